@@ -1,0 +1,153 @@
+package plan
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// Change is one field as the plan shows it: spec.replicas: 2 → 3. Its old side is what
+// drift is measured by; a Change with equal sides is a value that must still hold.
+type Change struct {
+	Field string `json:"field"` // dotted, keys with dots in brackets: metadata.annotations[a.b/c]
+	Old   string `json:"old"`
+	New   string `json:"new"`
+}
+
+// String shows the change; a value that must hold shows once.
+func (c Change) String() string {
+	if c.Old == c.New {
+		return c.Field + ": " + shown(c.Old)
+	}
+	return c.Field + ": " + shown(c.Old) + " → " + shown(c.New)
+}
+
+func shown(v string) string {
+	if v == "" {
+		return "unset"
+	}
+	return v
+}
+
+// Object is the JSON form of a live object, in which fields are found by their paths.
+type Object map[string]any
+
+// ObjectOf gives the JSON form of a typed object.
+func ObjectOf(o any) (Object, error) {
+	m, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	return m, err
+}
+
+// Path splits a field as Change writes it: at dots, and at brackets, inside of which
+// dots are kept.
+func Path(field string) (segments []string) {
+	for field != "" {
+		field = strings.TrimPrefix(field, ".")
+		if rest, ok := strings.CutPrefix(field, "["); ok {
+			key, after, _ := strings.Cut(rest, "]")
+			segments, field = append(segments, key), after
+			continue
+		}
+		end := strings.IndexAny(field, ".[")
+		if end < 0 {
+			end = len(field)
+		}
+		segments, field = append(segments, field[:end]), field[end:]
+	}
+	return segments
+}
+
+// Pointer gives the JSON pointer (RFC 6901) of a field.
+func Pointer(field string) string {
+	var b strings.Builder
+	for _, s := range Path(field) {
+		b.WriteString("/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(s))
+	}
+	return b.String()
+}
+
+// Value shows what stands at a field: scalars as they are, maps and lists by a short
+// hash of their JSON, "" for what is not there.
+func (o Object) Value(field string) string {
+	switch v := o.at(Path(field)).(type) {
+	case nil:
+		return ""
+	case string:
+		return v
+	case map[string]any, []any:
+		b, err := json.Marshal(v)
+		if err != nil {
+			panic(err) // an Object is JSON by construction
+		}
+		sum := sha256.Sum256(b)
+		return "sha256:" + hex.EncodeToString(sum[:6])
+	default:
+		return fmt.Sprint(v)
+	}
+}
+
+func (o Object) at(segments []string) any {
+	var v any = map[string]any(o)
+	for _, s := range segments {
+		m, ok := v.(map[string]any)
+		if !ok {
+			return nil
+		}
+		v = m[s]
+	}
+	return v
+}
+
+// Fill gives the slots of a Step that the live object decides: its version and the
+// parent maps that it lacks.
+func (s Step) Fill(o Object) Slots {
+	sl := Slots{ResourceVersion: o.Value("metadata.resourceVersion")}
+	for _, op := range s.Patch {
+		if op.Op != "ensure" {
+			continue
+		}
+		var segments []string
+		for _, p := range strings.Split(strings.TrimPrefix(op.Path, "/"), "/") {
+			segments = append(segments, strings.NewReplacer("~1", "/", "~0", "~").Replace(p))
+		}
+		if o.at(segments) == nil {
+			sl.Absent = append(sl.Absent, op.Path)
+		}
+	}
+	return sl
+}
+
+// Moved compares the old sides of the Changes with the live object and names what moved:
+// nothing when the Step still rests on what it was planned on.
+func (s Step) Moved(o Object) (moved []string) {
+	if uid := o.Value("metadata.uid"); uid != s.Target.UID {
+		return []string{fmt.Sprintf("%s is another object now (uid %s, planned for %s)", s.Target, uid, s.Target.UID)}
+	}
+	if o.Value("metadata.deletionTimestamp") != "" {
+		return []string{s.Target.String() + " is terminating"}
+	}
+	for _, c := range s.Changes {
+		if v := o.Value(c.Field); v != c.Old && !(v == "" && IsZero(c.Old)) {
+			moved = append(moved, fmt.Sprintf("%s of %s: planned from %s, now %s", c.Field, s.Target, shown(c.Old), shown(v)))
+		}
+	}
+	return moved
+}
+
+// IsZero reports whether v is how the API shows a field that it leaves out.
+func IsZero(v string) bool { return v == "" || v == "0" || v == "false" }
+
+// VersionOf is the short handle that expected_version takes: a hash of uid and spec, so
+// that status, labels and annotations do not move it.
+func VersionOf(o Object) string {
+	b, err := json.Marshal([]any{o.Value("metadata.uid"), o["spec"]})
+	if err != nil {
+		panic(err) // an Object is JSON by construction
+	}
+	sum := sha256.Sum256(b)
+	return "v" + hex.EncodeToString(sum[:5])
+}

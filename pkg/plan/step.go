@@ -1,0 +1,196 @@
+package plan
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// MaxSteps is how many Steps a plan has at most.
+const MaxSteps = 200
+
+// Verb is one of the writes that a Session can propose.
+type Verb string
+
+// The verbs of a Step.
+const (
+	Patch  Verb = "patch"  // a JSON patch
+	Scale  Verb = "scale"  // PUT of the scale subresource
+	Evict  Verb = "evict"  // POST of the eviction subresource
+	Delete Verb = "delete" // DELETE with preconditions
+)
+
+// Target is one live object. The UID makes it this object and not its successor of the
+// same name.
+type Target struct {
+	Resource  string `json:"resource"` // plural, as in Kinds
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	UID       string `json:"uid"`
+}
+
+// String is the target as a person names it: deployment default/web, node n1.
+func (t Target) String() string {
+	name := t.Resource
+	if k, ok := KindOf(t.Resource); ok {
+		name = k.Argument
+	}
+	if t.Namespace == "" {
+		return name + " " + t.Name
+	}
+	return name + " " + t.Namespace + "/" + t.Name
+}
+
+// OnBudget is what a Step does while a disruption budget says no.
+type OnBudget string
+
+// An eviction of a drain waits; every other Step fails.
+const (
+	Fail OnBudget = ""
+	Wait OnBudget = "wait"
+)
+
+// Step is one write as a canonical value: two Steps are equal when their encodings are.
+// What fills its Slots for one request is no part of it. Steps are proposed, dry-run,
+// recorded, shown, compared and sent.
+type Step struct {
+	Verb     Verb     `json:"verb"`
+	Target   Target   `json:"target"`
+	Changes  []Change `json:"changes,omitempty"`
+	Patch    []Op     `json:"patch,omitempty"`    // of a patch
+	Replicas *int32   `json:"replicas,omitempty"` // of a scale
+	Grace    *int64   `json:"grace,omitempty"`    // seconds, of an eviction or delete
+	OnBudget OnBudget `json:"on_budget,omitempty"`
+	Deadline int64    `json:"deadline,omitempty"` // seconds from the start of the execution, for a Step that waits
+	Optional bool     `json:"optional,omitempty"` // its failure changes no verdict; never sent after an unknown outcome
+	Note     string   `json:"note,omitempty"`     // beside a pod: what is lost with it
+}
+
+// Slots are the four declared values that fill a Step for one request.
+type Slots struct {
+	DryRun          bool
+	ResourceVersion string
+	Reason          string
+	Absent          []string // the paths of "ensure" that the live object lacks
+}
+
+// Op is one operation of a JSON patch. Two things in it are not RFC 6902: the operation
+// "ensure" (an empty map at Path where the live object has none) and From, which names
+// the slot that fills the value.
+type Op struct {
+	Op    string          `json:"op"`
+	Path  string          `json:"path"`
+	Value json.RawMessage `json:"value,omitempty"`
+	From  string          `json:"from,omitempty"`
+}
+
+// FromReason fills an Op with the caller's reason.
+const FromReason = "reason"
+
+// Key says which write of a plan this is, whatever its values: two planning passes are
+// matched by it.
+func (s Step) Key() string {
+	key := fmt.Sprintf("%s %s", s.Verb, s.Target)
+	if s.Optional {
+		key += " (note)"
+	}
+	return key
+}
+
+// Canonical is the one encoding of a Step: fixed field order, compact, no slot in it.
+func (s Step) Canonical() []byte {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // only an Op.Value that is not JSON could, and the Session made it
+	}
+	return b
+}
+
+// Equal reports whether both would send the same request and were shown with the same
+// values.
+func (s Step) Equal(o Step) bool { return bytes.Equal(s.Canonical(), o.Canonical()) }
+
+// Digest covers the Steps in order, each with its length before it.
+func Digest(steps []Step) []byte {
+	h := sha256.New()
+	for _, s := range steps {
+		b := s.Canonical()
+		fmt.Fprintf(h, "%d:%s", len(b), b)
+	}
+	return h.Sum(nil)
+}
+
+// JSONPatch renders the operations for one request: first the guard (this object, at
+// this version), then the Step's own. The guard replaces and never tests: any stale
+// version is then a 409 and another object a readable 422, where one failed test would
+// be a 422 without a reason (RELIABILITY 2.5).
+func (s Step) JSONPatch(sl Slots) ([]byte, error) {
+	ops := []Op{{Op: "replace", Path: "/metadata/uid", Value: JSON(s.Target.UID)}}
+	if sl.ResourceVersion != "" {
+		ops = append(ops, Op{Op: "replace", Path: "/metadata/resourceVersion", Value: JSON(sl.ResourceVersion)})
+	}
+	absent := map[string]bool{}
+	for _, p := range sl.Absent {
+		absent[p] = true
+	}
+	for _, op := range s.Patch {
+		switch {
+		case op.Op == "ensure" && !absent[op.Path]:
+			continue
+		case op.Op == "ensure":
+			op = Op{Op: "add", Path: op.Path, Value: JSON(struct{}{})}
+		case op.From == FromReason:
+			op = Op{Op: op.Op, Path: op.Path, Value: JSON(sl.Reason)}
+		}
+		ops = append(ops, op)
+	}
+	return json.Marshal(ops)
+}
+
+// Request is the request line of a Step, for a person: PUT deployments/web/scale {...}.
+func (s Step) Request() string {
+	k, _ := KindOf(s.Target.Resource)
+	api := "/api/v1"
+	if k.GVK.Group != "" {
+		api = "/apis/" + k.GVK.Group + "/" + k.GVK.Version
+	}
+	if s.Target.Namespace != "" {
+		api += "/namespaces/" + s.Target.Namespace
+	}
+	path := api + "/" + s.Target.Resource + "/" + s.Target.Name
+	switch s.Verb {
+	case Scale:
+		return fmt.Sprintf("PUT %s/scale spec.replicas=%d", path, *s.Replicas)
+	case Evict:
+		return "POST " + path + "/eviction"
+	case Delete:
+		return "DELETE " + path
+	}
+	var ops []string
+	for _, op := range s.Patch {
+		if op.Op == "ensure" {
+			continue
+		}
+		v := string(op.Value)
+		if op.From != "" {
+			v = "<" + op.From + ">"
+		}
+		ops = append(ops, strings.TrimSpace(op.Op+" "+op.Path+" "+v))
+	}
+	return "PATCH " + path + " [" + strings.Join(ops, ", ") + "]"
+}
+
+// Timeout is how long a Step that waits may do so, from the start of the execution.
+func (s Step) Timeout() time.Duration { return time.Duration(s.Deadline) * time.Second }
+
+// JSON encodes the value of an Op.
+func JSON(v any) json.RawMessage {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // values come from action authors: strings, numbers, booleans, maps of them
+	}
+	return b
+}

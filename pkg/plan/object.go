@@ -73,6 +73,9 @@ func Pointer(field string) string {
 // Value shows what stands at a field: scalars as they are, maps and lists by a short
 // hash of their JSON, "" for what is not there.
 func (o Object) Value(field string) string {
+	if field == OwnerField {
+		return o.controller()
+	}
 	switch v := o.at(Path(field)).(type) {
 	case nil:
 		return ""
@@ -88,6 +91,41 @@ func (o Object) Value(field string) string {
 	default:
 		return fmt.Sprint(v)
 	}
+}
+
+// Labels are the object's labels.
+func (o Object) Labels() map[string]string {
+	out := map[string]string{}
+	m, _ := o.at([]string{"metadata", "labels"}).(map[string]any)
+	for k, v := range m {
+		out[k], _ = v.(string)
+	}
+	return out
+}
+
+// Int is the number at a field, 0 for what is not there.
+func (o Object) Int(field string) int {
+	switch v := o.at(Path(field)).(type) {
+	case int64:
+		return int(v)
+	case float64:
+		return int(v)
+	}
+	return 0
+}
+
+// OwnerField is the one field that is no path: the uid of the object's controller.
+const OwnerField = "controller"
+
+func (o Object) controller() string {
+	refs, _ := o.at([]string{"metadata", "ownerReferences"}).([]any)
+	for _, r := range refs {
+		if ref, ok := r.(map[string]any); ok && ref["controller"] == true {
+			uid, _ := ref["uid"].(string)
+			return uid
+		}
+	}
+	return ""
 }
 
 func (o Object) at(segments []string) any {

@@ -113,6 +113,8 @@ type StepResult struct {
 	AuditID string `json:"audit_id,omitempty"`
 	RV      string `json:"rv,omitempty"` // the resourceVersion that the request carried
 	Detail  string `json:"detail,omitempty"`
+
+	Untrusted string `json:"untrusted,omitempty"` // what the API server said, sanitised
 }
 
 // Result is the first result of a plan. A replay contains it byte for byte.

@@ -1,0 +1,194 @@
+package actions
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/action"
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
+)
+
+// DrainArgs are the arguments of drain.
+type DrainArgs struct {
+	action.OnNode
+	DeleteEmptyDirData bool  `json:"delete_emptydir_data,omitempty" jsonschema:"evict pods whose emptyDir data is lost with them"`
+	Force              bool  `json:"force,omitempty" jsonschema:"evict pods that no controller makes again"`
+	TimeoutSeconds     int64 `json:"timeout_seconds,omitempty" jsonschema:"how long to wait for disruption budgets; 300 when left out"`
+}
+
+// SetDefaults fills in the timeout.
+func (a *DrainArgs) SetDefaults() { a.TimeoutSeconds = cmp.Or(a.TimeoutSeconds, 300) }
+
+// Drain cordons one node and evicts its pods, waiting for their disruption budgets.
+var Drain = add(action.New(action.Spec{
+	Name:     "drain",
+	Title:    "Drain a node",
+	Doc:      "Cordon one Node and evict its pods, waiting for their disruption budgets. DaemonSet and static pods stay. It never deletes a pod that it may not evict.",
+	Destroys: true,
+	Needs: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "patch"}},
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list"}},
+		{APIGroups: []string{""}, Resources: []string{"pods/eviction"}, Verbs: []string{"create"}},
+		{APIGroups: []string{"apps"}, Resources: []string{"daemonsets"}, Verbs: []string{"get"}},
+	},
+	Schema: func(s *jsonschema.Schema) { action.Between(s, "timeout_seconds", 1, 3600) },
+}, planDrain))
+
+func planDrain(ctx context.Context, s *action.Session, a DrainArgs) error {
+	n, err := s.CoreV1().Nodes().Get(ctx, a.Node, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if err := s.Target(n); err != nil {
+		return err
+	}
+	// By spec.nodeName and not by a label: names, labels and host names differ.
+	pods, err := s.PodsOnNode(ctx, n.Name)
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	d := drain{Session: s, args: a, daemonSets: map[string]bool{}}
+	for _, p := range pods {
+		if err := d.consider(ctx, p); err != nil {
+			return err
+		}
+	}
+	if d.faults != nil {
+		return s.Refuse(refusal.PreconditionFailed, "move these pods away first, or plan with "+strings.Join(d.options, " and "),
+			"node %s has pods that a drain would lose: %s", n.Name, list(d.faults))
+	}
+	if len(d.evict) == 0 && n.Spec.Unschedulable {
+		return nil
+	}
+	if err := s.Say("drain", "node", n.Name, "evicting", len(d.evict), "pods"); err != nil {
+		return err
+	}
+	if !ready(n) {
+		s.Warn("node %s is not ready: evicted pods may stay terminating, since no kubelet confirms their end", n.Name)
+	}
+	s.Kubectl("%s", a.kubectl(n.Name))
+	s.UndoCall("plan_uncordon", UncordonArgs{action.OnNode{Node: n.Name}}, "kubectl uncordon "+n.Name, "evicted pods do not come back to the node by themselves")
+	if !n.Spec.Unschedulable {
+		if err := proposeCordon(s, n); err != nil {
+			return err
+		}
+	}
+	for _, p := range d.evict {
+		if err := s.Evict(p, nil, plan.Wait, a.TimeoutSeconds); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a DrainArgs) kubectl(node string) string {
+	line := fmt.Sprintf("kubectl drain %s --ignore-daemonsets --timeout=%ds", node, a.TimeoutSeconds)
+	if a.DeleteEmptyDirData {
+		line += " --delete-emptydir-data"
+	}
+	if a.Force {
+		line += " --force"
+	}
+	return line
+}
+
+// drain sorts the pods of a node into those that go, stay, or stand in the way.
+type drain struct {
+	*action.Session
+	args       DrainArgs
+	daemonSets map[string]bool // namespace/name -> exists
+	evict      []*corev1.Pod
+	faults     []string
+	options    []string // that would pass
+}
+
+func (d *drain) consider(ctx context.Context, p *corev1.Pod) error {
+	name := p.Namespace + "/" + p.Name
+	facts := d.Facts(p)
+	owner := facts.Owner
+	lost := func(what, option string, allowed bool) {
+		if allowed {
+			return
+		}
+		d.faults = append(d.faults, name+" ("+what+")")
+		if !slices.Contains(d.options, option) {
+			d.options = append(d.options, option)
+		}
+	}
+	why, err := d.Excluded(ctx, p.Namespace)
+	switch {
+	case err != nil:
+		return err
+	case why != "":
+		d.Stays("%s: its namespace is %s", name, why)
+		return nil
+	case facts.Mirror:
+		d.Stays("%s: a static pod", name)
+		return nil
+	case facts.Terminating:
+		d.Stays("%s: terminating already", name)
+		return nil
+	case facts.Finished():
+	case owner == plan.Owner{}:
+		lost("no controller makes it again", "force: true", d.args.Force)
+	case owner.Kind == "DaemonSet":
+		exists, err := d.daemonSet(ctx, p.Namespace, owner.Name)
+		if err != nil {
+			return err
+		}
+		if exists {
+			d.Stays("%s: of daemonset %s", name, owner.Name)
+			return nil
+		}
+		lost("daemonset "+owner.Name+" not found", "force: true", d.args.Force)
+		d.Warn("%s belongs to daemonset %s, which is gone", name, owner.Name)
+	}
+	if len(facts.EmptyDirs) > 0 && !facts.Finished() {
+		lost("emptyDir "+strings.Join(facts.EmptyDirs, ", "), "delete_emptydir_data: true", d.args.DeleteEmptyDirData)
+	}
+	d.evict = append(d.evict, p)
+	return nil
+}
+
+func (d *drain) daemonSet(ctx context.Context, namespace, name string) (bool, error) {
+	key := namespace + "/" + name
+	if exists, known := d.daemonSets[key]; known {
+		return exists, nil
+	}
+	_, err := d.AppsV1().DaemonSets(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return false, err
+	}
+	d.daemonSets[key] = err == nil
+	return err == nil, nil
+}
+
+func ready(n *corev1.Node) bool {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// list names the first ten of many.
+func list(all []string) string {
+	if len(all) > 10 {
+		return strings.Join(all[:10], ", ") + fmt.Sprintf(" and %d more", len(all)-10)
+	}
+	return strings.Join(all, ", ")
+}

@@ -1,0 +1,57 @@
+package actions
+
+import (
+	"context"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/action"
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
+)
+
+const restartedAt = "spec.template.metadata.annotations[kubectl.kubernetes.io/restartedAt]"
+
+// RolloutRestartArgs are the arguments of rollout_restart.
+type RolloutRestartArgs struct {
+	action.Namespaced
+	action.Rollable
+}
+
+// RolloutRestart replaces every pod of one workload, at the pace of its own strategy.
+var RolloutRestart = add(action.New(action.Spec{
+	Name:     "rollout_restart",
+	Title:    "Restart a workload",
+	Doc:      "Replace every pod of one Deployment, StatefulSet or DaemonSet, at the pace of its own update strategy, by writing the restartedAt annotation of its pod template.",
+	Destroys: true,
+	Needs: []rbacv1.PolicyRule{
+		{APIGroups: []string{"apps"}, Resources: []string{"deployments", "statefulsets", "daemonsets"}, Verbs: []string{"get", "list", "patch"}},
+	},
+}, planRolloutRestart))
+
+func planRolloutRestart(ctx context.Context, s *action.Session, a RolloutRestartArgs) error {
+	w, err := a.Get(ctx, s, a.Namespace)
+	if err != nil {
+		return err
+	}
+	if err := s.Target(w.Observed); err != nil {
+		return err
+	}
+	if w.Paused {
+		return s.Refuse(refusal.Paused, "resume the rollout first", "deployment %s is paused, nothing would roll", w.FullName())
+	}
+	if err := s.Say("restart", w.Argument, w.FullName()); err != nil {
+		return err
+	}
+	s.Kubectl("kubectl -n %s rollout restart %s/%s", a.Namespace, w.Argument, w.GetName())
+	s.Undo(plan.Undo{
+		Kubectl: "kubectl -n " + a.Namespace + " rollout undo " + w.Argument + "/" + w.GetName(),
+		Note:    "undoing a rollout reverts the pod template, not the pods that were replaced",
+	})
+	edits := []action.Edit{action.Hold("spec.template")}
+	if w.Argument == "deployment" {
+		edits = append(edits, action.Hold("spec.paused"))
+	}
+	return s.Patch(w.Observed, append(edits, action.Set(restartedAt, s.Time.UTC().Format(time.RFC3339)), action.SetReason())...)
+}

@@ -1,0 +1,345 @@
+package action
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
+)
+
+// ChangeCause is the annotation that carries the reason of a write.
+const ChangeCause = "kubernetes.io/change-cause"
+
+// Observed is a live object as a typed GET or LIST gave it. What was not read cannot be
+// written: every verb of a Session takes one.
+type Observed interface {
+	metav1.Object
+	runtime.Object
+}
+
+// Proposal is a Step with the slots that this pass observed and the object it is about.
+type Proposal struct {
+	Step   plan.Step
+	Slots  plan.Slots
+	Object plan.Object
+}
+
+// Options are what the engine gives to one planning pass.
+type Options struct {
+	ID        string                                        // of the plan
+	Time      time.Time                                     // of the plan: on a second pass the original one
+	Expected  string                                        // expected_version
+	Read      kubernetes.Interface                          // its transport lets only reads through
+	Excluded  func(context.Context, string) (string, error) // why a namespace is left alone, or ""
+	PodFacts  func(*corev1.Pod) plan.Pod
+	NoNotes   bool                // Note proposes nothing
+	OnPropose func(int, Proposal) // called at once with each proposal, numbered from 1; may be nil
+}
+
+// Session is one planning pass of one action: it reads, proposes and remembers.
+type Session struct {
+	kubernetes.Interface
+
+	// ID and Time are the plan's. A planner that needs an unique name or a timestamp
+	// takes them from here.
+	ID   string
+	Time time.Time
+
+	opts      Options
+	target    plan.Target
+	object    plan.Object
+	sentence  string
+	kubectl   []string
+	undo      plan.Undo
+	proposals []Proposal
+	warnings  []string
+	stays     []string
+	err       error
+}
+
+// NewSession is for the engine.
+func NewSession(o Options) *Session {
+	return &Session{Interface: o.Read, ID: o.ID, Time: o.Time, opts: o}
+}
+
+// Target names the object that the action is about. It must come before any proposal:
+// it refuses an object that is terminating or not at the expected version, and its state
+// is what the plan shows as before.
+func (s *Session) Target(o Observed) error {
+	t, obj, err := s.observe(o)
+	if err != nil {
+		return s.fail(err)
+	}
+	s.target, s.object = t, obj
+	if version := plan.VersionOf(obj); s.opts.Expected != "" && s.opts.Expected != version {
+		return s.Refuse(refusal.PreconditionFailed, "read it again and decide anew",
+			"%s is at %s, not %s", t, version, s.opts.Expected)
+	}
+	if o.GetDeletionTimestamp() != nil {
+		return s.Refuse(refusal.Terminating, "wait until it is gone", "%s is terminating", t)
+	}
+	return nil
+}
+
+// Say sets the sentence of the phrase, without the cluster, from tokens that must be
+// names or numbers.
+func (s *Session) Say(tokens ...any) error {
+	var err error
+	if s.sentence, err = plan.Sentence(tokens...); err != nil {
+		return s.fail(err)
+	}
+	return nil
+}
+
+// Kubectl adds a line that does the same by hand.
+func (s *Session) Kubectl(format string, args ...any) {
+	s.kubectl = append(s.kubectl, fmt.Sprintf(format, args...))
+}
+
+// Undo says how the effect is taken back.
+func (s *Session) Undo(u plan.Undo) { s.undo = u }
+
+// UndoCall is an Undo that is a tool call: args must encode as the tool's arguments.
+func (s *Session) UndoCall(tool string, args any, kubectl, note string) {
+	raw, err := json.Marshal(args)
+	if err != nil {
+		_ = s.fail(err)
+		return
+	}
+	s.undo = plan.Undo{Tool: tool, Arguments: raw, Kubectl: kubectl, Note: note}
+}
+
+// Warn adds a sentence for the reader of the plan. Nothing that comes from the cluster
+// may stand in it but validated names.
+func (s *Session) Warn(format string, args ...any) {
+	s.warnings = append(s.warnings, fmt.Sprintf(format, args...))
+}
+
+// Stays names something that the action leaves alone, and why.
+func (s *Session) Stays(format string, args ...any) {
+	s.stays = append(s.stays, fmt.Sprintf(format, args...))
+}
+
+// Refuse ends the pass with a refusal, which it returns.
+func (s *Session) Refuse(code refusal.Code, hint, format string, args ...any) error {
+	return s.fail(refusal.New(code, hint, format, args...))
+}
+
+// Edit is one part of a patch.
+type Edit struct {
+	field string
+	value any
+	from  string
+	verb  string // set, remove, hold
+}
+
+// Set writes a value to a field; parents that are maps are made where they are absent.
+func Set(field string, value any) Edit { return Edit{verb: "set", field: field, value: value} }
+
+// Remove takes a field away.
+func Remove(field string) Edit { return Edit{verb: "remove", field: field} }
+
+// Hold names a value that the change rests on: when it moves, the plan is stale.
+func Hold(field string) Edit { return Edit{verb: "hold", field: field} }
+
+// SetReason writes the caller's reason as change-cause, in the Step's declared slot.
+func SetReason() Edit {
+	return Edit{verb: "set", field: "metadata.annotations[" + ChangeCause + "]", from: plan.FromReason}
+}
+
+// Patch proposes a JSON patch of an observed object. The guards for its uid and version
+// are added to every patch and are not the author's business.
+func (s *Session) Patch(o Observed, edits ...Edit) error { return s.patch(o, false, edits) }
+
+func (s *Session) patch(o Observed, optional bool, edits []Edit) error {
+	_, obj, err := s.observe(o)
+	if err != nil {
+		return s.fail(err)
+	}
+	step := plan.Step{Verb: plan.Patch, Optional: optional}
+	for _, e := range edits {
+		old, pointer := obj.Value(e.field), plan.Pointer(e.field)
+		switch e.verb {
+		case "hold":
+			step.Changes = append(step.Changes, plan.Change{Field: e.field, Old: old, New: old})
+			continue
+		case "remove":
+			gone := ""
+			if old == "true" {
+				gone = "false"
+			}
+			step.Changes = append(step.Changes, plan.Change{Field: e.field, Old: old, New: gone})
+			step.Patch = append(step.Patch, plan.Op{Op: "remove", Path: pointer})
+			continue
+		}
+		if parent := parentMap(pointer); parent != "" {
+			step.Patch = append(step.Patch, plan.Op{Op: "ensure", Path: parent})
+		}
+		op := plan.Op{Op: "add", Path: pointer, From: e.from}
+		if e.from == "" {
+			op.Value = plan.JSON(e.value)
+			step.Changes = append(step.Changes, plan.Change{Field: e.field, Old: zeroLike(old, e.value), New: fmt.Sprint(e.value)})
+		}
+		step.Patch = append(step.Patch, op)
+	}
+	return s.propose(o, step)
+}
+
+// parentMap is the path of the annotations or labels map that a field stands in; other
+// parents are always there.
+func parentMap(pointer string) string {
+	i := strings.LastIndex(pointer, "/")
+	parent := pointer[:i]
+	if strings.HasSuffix(parent, "/annotations") || strings.HasSuffix(parent, "/labels") {
+		return parent
+	}
+	return ""
+}
+
+// zeroLike shows an absent old value as the API means it: false for a boolean, 0 for a
+// number.
+func zeroLike(old string, value any) string {
+	if old != "" {
+		return old
+	}
+	switch value.(type) {
+	case bool:
+		return "false"
+	case int, int32, int64:
+		return "0"
+	}
+	return ""
+}
+
+// Scale proposes PUT /scale of an observed workload.
+func (s *Session) Scale(o Observed, to int32) error {
+	_, obj, err := s.observe(o)
+	if err != nil {
+		return s.fail(err)
+	}
+	return s.propose(o, plan.Step{
+		Verb:     plan.Scale,
+		Changes:  []plan.Change{{Field: "spec.replicas", Old: zeroLike(obj.Value("spec.replicas"), to), New: fmt.Sprint(to)}},
+		Replicas: &to,
+	})
+}
+
+// Note proposes, as an Optional Step of its own, to write the caller's reason as
+// change-cause: only where the annotation is absent or was written by this product, since
+// the Deployment controller copies it into the history of the current revision.
+func (s *Session) Note(o Observed) error {
+	if s.opts.NoNotes {
+		return nil
+	}
+	field := "metadata.annotations[" + ChangeCause + "]"
+	if _, ok := o.GetAnnotations()[ChangeCause]; ok && !ownedByUs(o) {
+		s.Warn("the reason is not noted on the object: %s is kept by another manager", ChangeCause)
+		return nil
+	}
+	return s.patch(o, true, []Edit{Hold(field), SetReason()})
+}
+
+func ownedByUs(o metav1.Object) bool {
+	for _, m := range o.GetManagedFields() {
+		if strings.HasPrefix(m.Manager, "kube-write-mcp:") && m.FieldsV1 != nil &&
+			strings.Contains(string(m.FieldsV1.Raw), `"f:`+ChangeCause+`"`) {
+			return true
+		}
+	}
+	return false
+}
+
+// Delete proposes to delete an observed pod, with an optional grace period in seconds.
+func (s *Session) Delete(pod *corev1.Pod, grace *int64) error {
+	return s.propose(pod, s.removal(plan.Delete, pod, grace))
+}
+
+// Evict proposes to evict an observed pod. With plan.Wait it waits, for at most deadline
+// seconds from the start of the execution, while a disruption budget says no.
+func (s *Session) Evict(pod *corev1.Pod, grace *int64, onBudget plan.OnBudget, deadline int64) error {
+	step := s.removal(plan.Evict, pod, grace)
+	step.OnBudget, step.Deadline = onBudget, deadline
+	return s.propose(pod, step)
+}
+
+func (s *Session) removal(verb plan.Verb, pod *corev1.Pod, grace *int64) plan.Step {
+	owner := ""
+	if ref := metav1.GetControllerOf(pod); ref != nil {
+		owner = string(ref.UID)
+	}
+	// The pod must still be on its node and have its owner; see Step.Moved for the uid.
+	return plan.Step{Verb: verb, Grace: grace, Changes: []plan.Change{
+		{Field: "spec.nodeName", Old: pod.Spec.NodeName, New: pod.Spec.NodeName},
+		{Field: plan.OwnerField, Old: owner, New: owner},
+	}}
+}
+
+func (s *Session) observe(o Observed) (plan.Target, plan.Object, error) {
+	gvks, _, err := scheme.Scheme.ObjectKinds(o)
+	if err != nil {
+		return plan.Target{}, nil, err
+	}
+	for _, k := range plan.Kinds {
+		if k.GVK == gvks[0] {
+			obj, err := plan.ObjectOf(o)
+			return plan.Target{Resource: k.Resource, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID())}, obj, err
+		}
+	}
+	return plan.Target{}, nil, fmt.Errorf("no write verb for %T", o)
+}
+
+func (s *Session) propose(o Observed, step plan.Step) error {
+	if s.err != nil {
+		return s.err
+	}
+	t, obj, err := s.observe(o)
+	switch {
+	case err != nil:
+		return s.fail(err)
+	case s.object == nil:
+		return s.fail(fmt.Errorf("an action must name its Target before it proposes"))
+	case o.GetDeletionTimestamp() != nil:
+		return s.Refuse(refusal.Terminating, "wait until it is gone", "%s is terminating", t)
+	}
+	step.Target = t
+	p := Proposal{Step: step, Slots: step.Fill(obj), Object: obj}
+	s.proposals = append(s.proposals, p)
+	if s.opts.OnPropose != nil {
+		s.opts.OnPropose(len(s.proposals), p)
+	}
+	return nil
+}
+
+func (s *Session) fail(err error) error {
+	if s.err == nil {
+		s.err = err
+	}
+	return err
+}
+
+// Outcome is what a pass came to, for the engine.
+type Outcome struct {
+	Target    plan.Target
+	Object    plan.Object // of the target
+	Sentence  string
+	Kubectl   []string
+	Undo      plan.Undo
+	Proposals []Proposal
+	Warnings  []string
+	Stays     []string
+}
+
+// Outcome gives what the pass came to.
+func (s *Session) Outcome() Outcome {
+	return Outcome{s.target, s.object, s.sentence, s.kubectl, s.undo, s.proposals, s.warnings, s.stays}
+}

@@ -1,0 +1,77 @@
+// Package app is the command line: flags and policy file, wiring, subcommands. A third
+// party's main calls Main with actions of its own.
+package app
+
+import (
+	"fmt"
+	"io"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/action"
+)
+
+// Version is set by the release build; a build from source says its commit.
+var Version = "dev"
+
+// Main runs the program with arguments and streams, and gives its exit code: 0 for
+// success, 1 for any error, which is printed on stderr in one line.
+func Main(args []string, stdin io.Reader, stdout, stderr io.Writer, actions ...*action.Action) int {
+	cmd := newCommand(stdin, actions)
+	cmd.SetArgs(args)
+	cmd.SetOut(stdout)
+	cmd.SetErr(stderr)
+	if err := cmd.Execute(); err != nil {
+		fmt.Fprintln(stderr, "kube-write-mcp: "+err.Error())
+		return 1
+	}
+	return 0
+}
+
+func newCommand(stdin io.Reader, actions []*action.Action) *cobra.Command {
+	o := &options{actions: actions, stdin: stdin}
+	root := &cobra.Command{
+		Use:   "kube-write-mcp",
+		Short: "Safe Kubernetes writes for AI agents, two calls apart",
+		Long: `kube-write-mcp is an MCP server for safe Kubernetes writes. plan_<action> changes
+nothing and tells everything; <action> can do only what that plan described, once,
+in time, in scope, on record. Without --allow-write the write tools do not exist.
+
+Without a subcommand it serves MCP on stdin and stdout.`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE:          o.serve,
+	}
+	o.addFlags(root.PersistentFlags())
+	root.Flags().BoolVar(&o.listTools, "list-tools", false, "print the tools and exit, as the tools command does")
+	serve := &cobra.Command{Use: "serve", Short: "Serve MCP on stdin and stdout (the default)", Args: cobra.NoArgs, RunE: o.serve}
+	serve.Flags().BoolVar(&o.listTools, "list-tools", false, "print the tools and exit, as the tools command does")
+	audit := &cobra.Command{Use: "audit", Short: "Read the audit log"}
+	audit.AddCommand(o.auditShow())
+	root.AddCommand(
+		serve,
+		&cobra.Command{Use: "tools", Short: "Print the tools with their arguments", Args: cobra.NoArgs, RunE: o.tools},
+		o.plans(),
+		&cobra.Command{Use: "rbac", Short: "Print the ClusterRole that the server's account needs", Args: cobra.NoArgs, RunE: o.rbac},
+		audit,
+		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs, Run: func(cmd *cobra.Command, _ []string) {
+			fmt.Fprintln(cmd.OutOrStdout(), version())
+		}},
+	)
+	return root
+}
+
+// version is the release's, with the commit where the build knows it.
+func version() string {
+	v := Version
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" && len(s.Value) >= 12 {
+				v += "+" + s.Value[:12]
+			}
+		}
+	}
+	return v
+}

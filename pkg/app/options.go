@@ -1,0 +1,207 @@
+package app
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/action"
+	"github.com/kubewrite/kube-write-mcp/pkg/gate"
+)
+
+// options are the flags of every command. Those with a policy name may stand in the
+// policy file as well, with underscores for dashes; a flag wins over the file.
+type options struct {
+	actions   []*action.Action
+	stdin     io.Reader
+	listTools bool
+
+	allowWrite bool
+	policyFile string
+
+	kubeconfig, context, clusterName string
+	execCredentials                  string
+
+	stateDir, audit, keyFile  string
+	verifyWait, verifyTimeout time.Duration
+	quiet                     bool
+
+	protect, allow, nodes []string
+	nodeSelector          string
+	enabled               []string
+	limits                gate.Limits
+	irreversible          string
+}
+
+// inPolicy marks a flag that may stand in the policy file.
+const inPolicy = "policy"
+
+func (o *options) addFlags(f *pflag.FlagSet) {
+	f.BoolVar(&o.allowWrite, "allow-write", false, "make the write tools; without it they do not exist")
+	f.StringVar(&o.policyFile, "policy", "", "policy `file` (YAML); a flag wins over it")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file`; else $KUBECONFIG, ~/.kube/config, or the pod's account")
+	f.StringVar(&o.context, "context", "", "kubeconfig context; must be named with --allow-write where there are several")
+	f.StringVar(&o.clusterName, "cluster-name", "", "the cluster's `name` in every answer and phrase; else the context's")
+	f.StringVar(&o.execCredentials, "exec-credentials", "allow", "allow or deny the kubeconfig's credential plugins")
+	f.StringVar(&o.stateDir, "state-dir", "", "`folder` of journal and keys; else $XDG_STATE_HOME/kube-write-mcp")
+	f.StringVar(&o.audit, "audit", "", "audit `file`; else audit.jsonl in the state folder")
+	f.StringVar(&o.keyFile, "key-file", "", "key `file`; else keys.json in the state folder, made on first use")
+	f.DurationVar(&o.verifyWait, "verify-wait", 45*time.Second, "how long a call waits for the verdict before it answers verifying")
+	f.DurationVar(&o.verifyTimeout, "verify-timeout", 120*time.Second, "how long verification goes on")
+	f.BoolVar(&o.quiet, "quiet", false, "nothing on stderr but errors")
+
+	policy := pflag.NewFlagSet("policy", pflag.ContinueOnError)
+	policy.StringSliceVar(&o.protect, "protect-namespaces", []string{metav1.NamespaceSystem, metav1.NamespacePublic, "kube-node-lease"}, "namespaces in which nothing is written, beside the server's own")
+	policy.StringSliceVar(&o.allow, "allow-namespaces", nil, "the only namespaces to write in; empty: all that are not protected")
+	policy.StringSliceVar(&o.nodes, "allow-nodes", nil, "nodes that may be cordoned and drained; empty: none")
+	policy.StringVar(&o.nodeSelector, "allow-node-selector", "", "label `selector` of nodes that may be cordoned and drained")
+	policy.StringSliceVar(&o.enabled, "actions", nil, "the only actions to offer; empty: all")
+	policy.Int32Var(&o.limits.MaxReplicas, "max-replicas", 100, "the most replicas that a scale may set")
+	policy.IntVar(&o.limits.MaxBlastPercent, "max-blast-percent", 50, "the most capacity, in percent of the ready pods, that a change may put at risk")
+	policy.IntVar(&o.limits.WritesPerMinute, "writes-per-minute", 6, "executions per minute, per cluster")
+	policy.IntVar(&o.limits.PlansPerMinute, "plans-per-minute", 60, "plans and refused calls per minute, per cluster")
+	policy.DurationVar(&o.limits.TTL, "ttl", 120*time.Second, "how long a confirm phrase is good, at most 60m")
+	policy.StringVar(&o.irreversible, "irreversible", string(gate.Human), "plans that need a person: human, refuse or allow")
+	policy.VisitAll(func(fl *pflag.Flag) { fl.Annotations = map[string][]string{inPolicy: nil} })
+	f.AddFlagSet(policy)
+}
+
+// policyOnly are the fields of the policy file that are no flags.
+type policyOnly struct {
+	DrainProtected     bool                        `json:"drain_protected"`
+	GateSinglePod      bool                        `json:"gate_single_pod"`
+	ChangeCauseOnScale *bool                       `json:"change_cause_on_scale"`
+	Namespaces         map[string]namespacedLimits `json:"namespaces"`
+}
+
+// namespacedLimits tighten the limits of one namespace.
+type namespacedLimits struct {
+	MaxReplicas            int32           `json:"max_replicas"`
+	MaxBlastPercent        int             `json:"max_blast_percent"`
+	WritesPerMinute        int             `json:"writes_per_minute"`
+	TTL                    metav1.Duration `json:"ttl"`
+	Irreversible           gate.Person     `json:"irreversible"`
+	GateSinglePod          bool            `json:"gate_single_pod"`
+	RequireExpectedVersion bool            `json:"require_expected_version"`
+}
+
+// policy gives what the flags and the policy file allow. Every fault is named at once.
+func (o *options) policy(f *pflag.FlagSet) (gate.Policy, error) {
+	only, err := o.readPolicy(f)
+	if err != nil {
+		return gate.Policy{}, err
+	}
+	o.limits.GateSinglePod = only.GateSinglePod
+	o.limits.Irreversible = gate.Person(o.irreversible)
+	p := gate.Policy{
+		ProtectNamespaces: o.protect, AllowNamespaces: o.allow, AllowNodes: o.nodes, Actions: o.enabled, Limits: o.limits,
+		DrainProtected: only.DrainProtected, ChangeCauseOnScale: only.ChangeCauseOnScale == nil || *only.ChangeCauseOnScale,
+		Namespaces: map[string]gate.Limits{},
+	}
+	var faults []error
+	wrong := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if o.nodeSelector != "" {
+		if p.AllowNodeSelector, err = labels.Parse(o.nodeSelector); err != nil {
+			wrong("allow-node-selector: %w", err)
+		}
+	}
+	for name, n := range only.Namespaces {
+		p.Namespaces[name] = gate.Limits{
+			MaxReplicas: n.MaxReplicas, MaxBlastPercent: n.MaxBlastPercent, WritesPerMinute: n.WritesPerMinute, TTL: n.TTL.Duration,
+			Irreversible: n.Irreversible, GateSinglePod: n.GateSinglePod, RequireExpectedVersion: n.RequireExpectedVersion,
+		}
+		if n.Irreversible != "" && !validPerson(n.Irreversible) {
+			wrong("namespaces.%s.irreversible must be human, refuse or allow, not %q", name, n.Irreversible)
+		}
+	}
+	known := map[string]bool{}
+	for _, a := range o.actions {
+		known[a.Name] = true
+	}
+	for _, a := range o.enabled {
+		if !known[a] {
+			wrong("actions: there is no action %q", a)
+		}
+	}
+	if !validPerson(o.limits.Irreversible) {
+		wrong("irreversible must be human, refuse or allow, not %q", o.irreversible)
+	}
+	if o.limits.TTL < time.Second || o.limits.TTL > time.Hour {
+		wrong("ttl must be from 1s to 60m, not %s", o.limits.TTL)
+	}
+	if o.limits.MaxBlastPercent < 0 || o.limits.MaxBlastPercent > 100 {
+		wrong("max-blast-percent must be from 0 to 100, not %d", o.limits.MaxBlastPercent)
+	}
+	if o.limits.MaxReplicas < 0 || o.limits.WritesPerMinute < 1 || o.limits.PlansPerMinute < 1 {
+		wrong("max-replicas must be 0 or more, writes-per-minute and plans-per-minute 1 or more")
+	}
+	return p, errors.Join(faults...)
+}
+
+func validPerson(p gate.Person) bool {
+	return slices.Contains([]gate.Person{gate.Human, gate.Refuse, gate.Allow}, p)
+}
+
+// readPolicy decodes the policy file strictly: a key that is neither a policy flag nor a
+// policy-only field is an error. Values of flags that were not given are set from it.
+func (o *options) readPolicy(f *pflag.FlagSet) (only policyOnly, err error) {
+	if o.policyFile == "" {
+		return only, nil
+	}
+	raw, err := os.ReadFile(o.policyFile)
+	if err != nil {
+		return only, fmt.Errorf("policy: %w", err)
+	}
+	var all map[string]json.RawMessage
+	if err := yaml.UnmarshalStrict(raw, &all); err != nil {
+		return only, fmt.Errorf("policy %s: %w", o.policyFile, err)
+	}
+	rest := map[string]json.RawMessage{}
+	for key, value := range all {
+		fl := f.Lookup(strings.ReplaceAll(key, "_", "-"))
+		if fl == nil || fl.Annotations == nil || strings.Contains(key, "-") {
+			rest[key] = value
+			continue
+		}
+		if _, ok := fl.Annotations[inPolicy]; !ok {
+			return only, fmt.Errorf("policy %s: %s is a flag only", o.policyFile, key)
+		}
+		if fl.Changed {
+			continue
+		}
+		if err := fl.Value.Set(flagText(value)); err != nil {
+			return only, fmt.Errorf("policy %s: %s: %w", o.policyFile, key, err)
+		}
+	}
+	left, err := json.Marshal(rest)
+	if err != nil {
+		return only, err
+	}
+	if err := yaml.UnmarshalStrict(left, &only); err != nil {
+		return only, fmt.Errorf("policy %s: %w", o.policyFile, err)
+	}
+	return only, nil
+}
+
+// flagText writes a JSON value as a flag takes it.
+func flagText(raw json.RawMessage) string {
+	var list []string
+	var text string
+	switch {
+	case json.Unmarshal(raw, &list) == nil:
+		return strings.Join(list, ",")
+	case json.Unmarshal(raw, &text) == nil:
+		return text
+	}
+	return string(raw)
+}

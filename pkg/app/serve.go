@@ -1,0 +1,193 @@
+package app
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/adrg/xdg"
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/engine"
+	"github.com/kubewrite/kube-write-mcp/pkg/journal"
+	"github.com/kubewrite/kube-write-mcp/pkg/kube"
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+	"github.com/kubewrite/kube-write-mcp/pkg/server"
+)
+
+// drainAfterStop is how long an execution in flight is waited for after the end of input.
+const drainAfterStop = 35 * time.Second
+
+func (o *options) serve(cmd *cobra.Command, args []string) error {
+	if o.listTools {
+		return o.tools(cmd, args)
+	}
+	log := o.logger(cmd.ErrOrStderr())
+	policy, err := o.policy(cmd.Flags())
+	if err != nil {
+		return err
+	}
+	cluster, err := o.cluster()
+	if err != nil {
+		return err
+	}
+	if cluster.namespace != "" && !slices.Contains(policy.ProtectNamespaces, cluster.namespace) {
+		policy.ProtectNamespaces = append(policy.ProtectNamespaces, cluster.namespace) // the server's own
+	}
+	inst, err := instance()
+	if err != nil {
+		return err
+	}
+	dir, keys, err := o.keys(true)
+	if err != nil {
+		return err
+	}
+	j, err := journal.Open(journal.Options{Dir: dir, Path: o.audit, Keys: keys, Now: time.Now, Inst: inst})
+	if err != nil {
+		return err
+	}
+	clients, err := kube.New(cluster.config, version(), time.Now, log)
+	if err != nil {
+		return err
+	}
+	defer clients.Cache.Close()
+	who, err := user.Current()
+	if err != nil {
+		return fmt.Errorf("who is calling: %w", err)
+	}
+	e := engine.New(engine.Config{
+		Policy: policy, Label: cluster.label, Principal: journal.Principal{Kind: "os", Name: plan.Untrusted(who.Username)}, Inst: inst,
+		VerifyWait: o.verifyWait, VerifyTimeout: o.verifyTimeout, Log: log,
+	}, clients, j, keys, time.Now, rand.Reader)
+	s, err := server.New(e, o.actions, server.Options{Version: version(), AllowWrite: o.allowWrite, Log: log})
+	if err != nil {
+		return err
+	}
+	log.Info("serving MCP on stdio", "cluster", cluster.label, "write", o.allowWrite, "state", dir)
+	err = server.ServeStdio(cmd.Context(), s, o.stdin, cmd.OutOrStdout(), server.GuardOptions{OnStop: e.Stop, Log: log})
+	ctx, cancel := context.WithTimeout(context.Background(), drainAfterStop)
+	defer cancel()
+	e.Stop()
+	e.Wait(ctx)
+	return err
+}
+
+// logger writes to stderr; stdout belongs to the protocol.
+func (o *options) logger(w io.Writer) *slog.Logger {
+	level := slog.LevelInfo
+	if o.quiet {
+		level = slog.LevelError
+	}
+	log := slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+	klogOnce.Do(func() { klog.SetSlogLogger(log) }) // client-go's own log; process-wide
+	return log
+}
+
+var klogOnce sync.Once
+
+func instance() (string, error) {
+	b := make([]byte, 7)
+	if _, err := io.ReadFull(rand.Reader, b); err != nil {
+		return "", err
+	}
+	return plan.NewID(b)[:4], nil
+}
+
+// keys gives the state folder and the key ring. A key file that was named is never made.
+func (o *options) keys(make bool) (dir string, keys *journal.Keyring, err error) {
+	dir = o.stateDir
+	if dir == "" {
+		dir = filepath.Join(xdg.StateHome, "kube-write-mcp")
+	}
+	if o.keyFile != "" {
+		keys, err = journal.ReadKeys(o.keyFile, time.Now)
+		return dir, keys, err
+	}
+	path := filepath.Join(dir, "keys.json")
+	if !make {
+		keys, err = journal.ReadKeys(path, time.Now)
+		if errors.Is(err, os.ErrNotExist) {
+			return dir, nil, fmt.Errorf("there is no journal in %s yet", dir)
+		}
+		return dir, keys, err
+	}
+	keys, err = journal.LoadKeys(path, time.Now, rand.Reader)
+	return dir, keys, err
+}
+
+// cluster is the one cluster that this process works on.
+type cluster struct {
+	config    *rest.Config
+	label     string // "" in a pod without --cluster-name: the identity's first characters then
+	namespace string // the server's own, in a pod
+}
+
+// serviceAccountNamespace is where a pod finds its own namespace.
+const serviceAccountNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+func (o *options) cluster() (cluster, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.kubeconfig
+	raw, err := rules.Load()
+	if err != nil {
+		return cluster{}, fmt.Errorf("kubeconfig: %w", err)
+	}
+	label := o.clusterName
+	if len(raw.Contexts) == 0 && o.kubeconfig == "" {
+		cfg, err := rest.InClusterConfig()
+		if errors.Is(err, rest.ErrNotInCluster) {
+			return cluster{}, errors.New("no kubeconfig was found and this is no pod: name one with --kubeconfig")
+		}
+		own, _ := os.ReadFile(serviceAccountNamespace)
+		return cluster{config: cfg, label: label, namespace: strings.TrimSpace(string(own))}, err
+	}
+	name := o.context
+	if name == "" {
+		name = raw.CurrentContext
+		if o.allowWrite && len(raw.Contexts) > 1 {
+			return cluster{}, fmt.Errorf("with --allow-write, name the cluster with --context; there are %s", strings.Join(contexts(raw), ", "))
+		}
+	}
+	if _, ok := raw.Contexts[name]; !ok {
+		return cluster{}, fmt.Errorf("there is no context %q; there are %s", name, strings.Join(contexts(raw), ", "))
+	}
+	if label == "" {
+		label = name
+	}
+	if !plan.ValidLabel(label) {
+		return cluster{}, fmt.Errorf("the name %q cannot stand in a phrase: give one of letters, digits and ._:/@- with --cluster-name", label)
+	}
+	cfg, err := clientcmd.NewNonInteractiveClientConfig(*raw, name, &clientcmd.ConfigOverrides{}, rules).ClientConfig()
+	if err != nil {
+		return cluster{}, fmt.Errorf("kubeconfig: %w", err)
+	}
+	switch {
+	case o.execCredentials != "allow" && o.execCredentials != "deny":
+		return cluster{}, fmt.Errorf("exec-credentials must be allow or deny, not %q", o.execCredentials)
+	case o.execCredentials == "deny" && cfg.ExecProvider != nil:
+		cfg.ExecProvider.PluginPolicy = clientcmdapi.PluginPolicy{PolicyType: clientcmdapi.PluginPolicyDenyAll}
+	}
+	return cluster{config: cfg, label: label}, nil
+}
+
+func contexts(raw *clientcmdapi.Config) (names []string) {
+	for name := range raw.Contexts {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,149 @@
+// Package blast computes what a plan does to pods: how many it touches, how many of the
+// ready ones may be missing at the worst moment, and what does not come back. It is
+// arithmetic over the Steps, their live targets and a snapshot of the siblings; it has
+// no client and no clock.
+package blast
+
+import (
+	"slices"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
+)
+
+// The facts, by the resources under which plan.Facts knows them.
+const (
+	factPods    = "pods"
+	factBudgets = "poddisruptionbudgets"
+	factNodes   = "nodes"
+)
+
+// Need says which facts to fetch for a plan.
+type Need struct {
+	Namespace            string // "" for all of them
+	Pods, Budgets, Nodes bool
+}
+
+// Needs says which facts the Steps' gates need. What only adds pods, or touches none,
+// needs nothing. targets holds the live object of each Step by UID.
+func Needs(steps []plan.Step, targets map[string]plan.Object) Need {
+	var n Need
+	namespaces := map[string]bool{}
+	for i, e := range effectsOf(steps, targets) {
+		s := steps[i]
+		facts := gateFacts(e, s)
+		if e == cordons {
+			facts = append(facts, factPods) // to say how many stay; no gate rests on it
+		}
+		n.Pods = n.Pods || slices.Contains(facts, factPods)
+		n.Budgets = n.Budgets || slices.Contains(facts, factBudgets)
+		n.Nodes = n.Nodes || slices.Contains(facts, factNodes)
+		switch {
+		case slices.Contains(facts, factNodes):
+			namespaces[""] = true // the pods of a node have owners and siblings everywhere
+		case facts != nil:
+			namespaces[s.Target.Namespace] = true
+		}
+	}
+	if len(namespaces) == 1 {
+		for n.Namespace = range namespaces {
+		}
+	}
+	return n
+}
+
+// gateFacts names the facts without which a gate cannot decide about a Step.
+func gateFacts(e effect, s plan.Step) []string {
+	switch {
+	case e == removes || e == rolls:
+		return []string{factPods}
+	case e == evicts && s.OnBudget == plan.Wait: // of a drain
+		return []string{factPods, factBudgets, factNodes}
+	case e == evicts || e == deletes:
+		return []string{factPods, factBudgets}
+	case e == cordons:
+		return []string{factNodes}
+	}
+	return nil
+}
+
+// Input is all that Compute looks at.
+type Input struct {
+	Steps   []plan.Step
+	Targets map[string]plan.Object // the live object of each Step, by UID
+	Facts   plan.Facts
+
+	// Peak gives the highest number of ready pods that an owner had in the last 10
+	// minutes, 0 where none was seen. It is asked with the owner's UID, where that is
+	// known, and with its kind/namespace/name; nil is no memory.
+	Peak       func(key string) int
+	MaxPercent int // of capacity at risk: what Blast.Largest may not pass
+}
+
+// Effect is what a plan does.
+type Effect struct {
+	Blast       plan.Blast
+	Class       plan.Class
+	NeedsPerson []string    // why a person must decide, whatever the limit is
+	Risks       []plan.Risk // of every owner, worst first; Blast.AtRisk is the first one
+}
+
+// Compute derives the effect from the Steps. It refuses with facts_missing where a fact
+// that a gate needs cannot be had. What it does not know counts as everything at risk.
+func Compute(in Input) (Effect, *refusal.Refusal) {
+	effects := effectsOf(in.Steps, in.Targets)
+	if no := missingFacts(in, effects); no != nil {
+		return Effect{}, no
+	}
+	t := newTally(in)
+	var gone []removal
+	var cordoned []string
+	for i, s := range in.Steps {
+		o := in.Targets[s.Target.UID]
+		switch e := effects[i]; e {
+		case adds:
+			t.scaleUp(s, o)
+		case removes:
+			t.scaleDown(s, o)
+		case rolls:
+			t.roll(s, o)
+		case held:
+			t.hold(s, o)
+		case cordons:
+			cordoned = append(cordoned, s.Target.Name)
+		case evicts, deletes:
+			p, ok := t.pod(s.Target.UID)
+			if !ok {
+				no := refusal.New(refusal.FactsMissing, "plan again", "the snapshot of pods does not have %s yet", s.Target)
+				no.Retryable = true
+				return Effect{}, no
+			}
+			gone = append(gone, removal{Pod: p, evicted: e == evicts, waits: s.OnBudget == plan.Wait})
+		case nothing:
+			t.nothing(s, o)
+		default:
+			t.unknown(s, o)
+		}
+	}
+	t.remove(gone, cordoned)
+	return t.effect(), nil
+}
+
+func missingFacts(in Input, effects []effect) *refusal.Refusal {
+	var all []*refusal.Refusal
+	seen := map[string]bool{}
+	for i, s := range in.Steps {
+		for _, fact := range gateFacts(effects[i], s) {
+			why, missing := in.Facts.Missing[fact]
+			if !missing || seen[fact] {
+				continue
+			}
+			seen[fact] = true
+			r := refusal.New(refusal.FactsMissing, "the server's account needs the verbs list and watch on "+fact,
+				"the %s cannot be had, and the capacity at risk is computed from them", fact)
+			r.Untrusted = plan.Untrusted(why)
+			all = append(all, r)
+		}
+	}
+	return refusal.Join(all...)
+}

@@ -1,0 +1,177 @@
+package blast
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+)
+
+// answer is what the eviction API says of one pod.
+type answer int
+
+const (
+	free  answer = iota // no budget is asked, or it lets a pod go that is not ready
+	takes               // one of the disruptions that the budget allows
+	no                  // 429, until the budget allows one
+	never               // 500: the API has no answer for two budgets
+)
+
+// ask predicts the answer for a pod from the budgets that cover it.
+func ask(p plan.Pod, covering []*account) answer {
+	switch {
+	case p.Phase == "Pending" || p.Finished() || p.Terminating || len(covering) == 0:
+		return free
+	case len(covering) > 1:
+		return never
+	}
+	b := covering[0]
+	switch {
+	case !p.Ready && (b.AlwaysAllow || b.Healthy >= b.Desired && b.Desired > 0):
+		return free
+	case !b.Observed || b.Allowed <= 0:
+		return no
+	}
+	return takes
+}
+
+// account is one budget with what the whole plan takes from it: the API's dry runs of
+// evictions do not add up.
+type account struct {
+	plan.Budget
+	evictions int      // that need a disruption
+	deletions int      // that take one without asking
+	against   []string // pods deleted though the budget forbids their eviction
+	missing   map[*owner]int
+}
+
+type ledger struct {
+	accounts []*account
+	stuck    []string // pods that can never be evicted, with their budgets
+}
+
+func newLedger(budgets []plan.Budget) *ledger {
+	l := &ledger{}
+	for _, b := range budgets {
+		l.accounts = append(l.accounts, &account{Budget: b, missing: map[*owner]int{}})
+	}
+	return l
+}
+
+func (l *ledger) covering(p plan.Pod) (out []*account) {
+	for _, b := range l.accounts {
+		if b.Covers(p) {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+// take debits the budgets for one pod, and gives how many more pods of its owner may be
+// missing at once: an eviction waits for its budget, a deletion does not.
+func (l *ledger) take(o *owner, r removal) int {
+	covering := l.covering(r.Pod)
+	capacity := 0
+	if r.serves() {
+		capacity = 1
+	}
+	if len(covering) > 1 && ask(r.Pod, covering) == never {
+		l.stuck = append(l.stuck, fmt.Sprintf("%s (%s, %s)", full(r.Namespace, r.Name), covering[0].name(), covering[1].name()))
+	}
+	if !r.evicted {
+		for _, b := range covering {
+			b.delete(r.Pod)
+		}
+		return capacity
+	}
+	switch ask(r.Pod, covering) {
+	case free:
+		return capacity
+	case never:
+		return 0
+	}
+	b := covering[0]
+	b.evictions++
+	if b.Observed && b.missing[o] >= b.Allowed {
+		return 0
+	}
+	b.missing[o]++
+	return capacity
+}
+
+// delete takes a pod away without asking.
+func (b *account) delete(p plan.Pod) {
+	switch ask(p, []*account{b}) {
+	case takes:
+		if b.deletions++; b.deletions <= b.Allowed {
+			return
+		}
+	case no:
+	default:
+		return
+	}
+	b.against = append(b.against, full(p.Namespace, p.Name))
+}
+
+func (b *account) name() string { return "pdb/" + short(b.Name) }
+
+// state says why a budget allows nothing.
+func (b *account) state() string {
+	if !b.Observed {
+		return "not counted yet"
+	}
+	return fmt.Sprintf("%d healthy, %d needed", b.Healthy, b.Desired)
+}
+
+// exhausted reports whether no waiting helps: the budget wants every pod that it covers,
+// or counts none of them because they have no controller.
+func (b *account) exhausted(pods []plan.Pod) bool {
+	covered := 0
+	for _, p := range pods {
+		if !p.Finished() && b.Covers(p) {
+			covered++
+		}
+	}
+	return b.Observed && b.Allowed <= 0 && (b.Desired >= covered || b.Desired == 0 && b.Healthy > 0)
+}
+
+// sayBudgets describes what the budgets do to the plan, or the plan to them.
+func (t *tally) sayBudgets(l *ledger, n nodes) {
+	for _, b := range l.accounts {
+		t.sayDeletions(b)
+		t.sayEvictions(b, n)
+	}
+	if len(l.stuck) > 0 {
+		slices.Sort(l.stuck)
+		t.say(blocked, "covered by two budgets, so never evicted: %s", list(l.stuck, ", "))
+	}
+}
+
+func (t *tally) sayDeletions(b *account) {
+	if len(b.against) == 0 {
+		return
+	}
+	t.say(blocked, "violates %s (%s); delete bypasses it, an eviction would honour it", b.name(), b.state())
+	t.needsPerson(fmt.Sprintf("deleting %s bypasses %s (%s)", list(b.against, ", "), b.name(), b.state()))
+}
+
+func (t *tally) sayEvictions(b *account, n nodes) {
+	need := fmt.Sprintf("%d of this plan's pods need it", b.evictions)
+	pace := "one at a time"
+	if b.Allowed > 1 {
+		pace = fmt.Sprintf("%d at a time", b.Allowed)
+	}
+	switch {
+	case b.evictions == 0:
+	case b.exhausted(t.in.Facts.Pods):
+		t.say(blocked, "can never finish: %s allows 0 (%s); %s", b.name(), b.state(), need)
+	case !b.Observed || b.Allowed <= 0:
+		t.say(blocked, "%s allows 0 now (%s); %s and wait until it allows more", b.name(), b.state(), need)
+	case b.evictions <= b.Allowed:
+		t.say(detail, "%s allows %d now; %s", b.name(), b.Allowed, need)
+	case n.full():
+		t.say(blocked, "cannot finish: %s allows %d now; %s, and no node is left for their replacements", b.name(), b.Allowed, need)
+	default:
+		t.say(extent, "%s allows %d now; %s: %s, as replacements become ready", b.name(), b.Allowed, need, pace)
+	}
+}

@@ -1,0 +1,220 @@
+package blast
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+)
+
+// key names an owner the way it is known from itself and from its pods alike: the
+// Deployment above a pod is known by name only.
+type key struct{ kind, namespace, name string }
+
+func (k key) String() string { return safe(k.kind) + "/" + k.namespace + "/" + safe(k.name) }
+
+// display is the owner as a person names it: deployment default/web.
+func (k key) display() string {
+	kind := short(k.kind)
+	for _, known := range plan.Kinds {
+		if known.GVK.Kind == k.kind {
+			kind = known.Argument
+		}
+	}
+	return kind + " " + full(k.namespace, k.name)
+}
+
+func keyOf(t plan.Target) key {
+	kind := t.Resource
+	if k, ok := plan.KindOf(t.Resource); ok {
+		kind = k.GVK.Kind
+	}
+	return key{kind, t.Namespace, t.Name}
+}
+
+// topOf is the key of the workload that a person would name as the pod's owner: the pod
+// itself where nothing replaces it.
+func topOf(p plan.Pod) key {
+	top := p.Top()
+	if top == (plan.Owner{}) {
+		return key{"Pod", p.Namespace, p.Name}
+	}
+	return key{top.Kind, p.Namespace, top.Name}
+}
+
+// owner is a workload that a plan touches, with what it may lose.
+type owner struct {
+	key
+	plan.Risk
+	counted bool   // Ready is of the pods, not of the status
+	pods    int    // there are, where some of them go
+	forGood bool   // some of what is lost is not replaced
+	all     bool   // counts as everything, whatever is ready
+	largest *int32 // the largest step that passes, of a scale-down
+}
+
+// lose takes n more of the ready pods away.
+func (o *owner) lose(n int, replaced bool) {
+	o.Missing = min(o.Missing+max(n, 0), o.Ready)
+	o.forGood = o.forGood || !replaced
+	o.Replaced = !o.forGood
+}
+
+// settle turns the counts into the percentage.
+func (o *owner) settle() {
+	o.Percent = share(o.Risk, o.Missing)
+	if o.all {
+		o.Missing, o.Percent = o.Ready, 100
+	}
+}
+
+// share is the capacity at risk when that many ready pods are missing, in percent of the
+// peak.
+func share(r plan.Risk, missing int) int {
+	if missing == 0 {
+		return 0
+	}
+	return percent(r.Peak-(r.Ready-missing), r.Peak)
+}
+
+// percent rounds up; something of nothing is everything.
+func percent(part, whole int) int {
+	switch {
+	case part <= 0:
+		return 0
+	case whole <= 0:
+		return 100
+	}
+	return (100*part + whole - 1) / whole
+}
+
+// alone reports whether all that is at risk is one pod that its controller replaces: it
+// is said in words, and the gate lets it pass.
+func alone(r plan.Risk) bool { return r.Missing == 1 && r.Replaced }
+
+// tally adds up what the Steps of a plan do.
+type tally struct {
+	in     Input
+	owners []*owner
+	blast  plan.Blast
+	then   []string
+	lines  []line
+	person []string
+	losses []string
+	dirty  []string // pods that go with data in emptyDir volumes
+	class  plan.Class
+	byUID  map[string]plan.Pod
+}
+
+func newTally(in Input) *tally {
+	t := &tally{in: in, class: plan.Reversible, byUID: map[string]plan.Pod{}}
+	t.blast.Direction = plan.None
+	for _, p := range in.Facts.Pods {
+		t.byUID[p.UID] = p
+	}
+	return t
+}
+
+func (t *tally) pod(uid string) (plan.Pod, bool) {
+	p, ok := t.byUID[uid]
+	return p, ok
+}
+
+// find gives the record of an owner, with what the memory knows of it.
+func (t *tally) find(k key, uid string) *owner {
+	for _, o := range t.owners {
+		if o.key == k {
+			return o
+		}
+	}
+	o := &owner{key: k, Risk: plan.Risk{Owner: k.String(), UID: cmp.Or(uid, k.String())}}
+	if t.in.Peak != nil {
+		for _, name := range []string{o.UID, o.Owner} {
+			if n := t.in.Peak(name); n > o.Peak {
+				o.Peak, o.UID = n, name // the key under which the peak was seen
+			}
+		}
+	}
+	t.owners = append(t.owners, o)
+	return o
+}
+
+// counted is the record of an owner whose ready pods were counted.
+func (t *tally) counted(k key, uid string, ready int) *owner {
+	o := t.find(k, uid)
+	o.counted = true
+	o.Ready, o.Peak = ready, max(o.Peak, ready)
+	return o
+}
+
+// known is the record of a target whose pods no gate needs: its status says how many are
+// ready, for the memory of the peak.
+func (t *tally) known(s plan.Step, live plan.Object) *owner {
+	o := t.find(keyOf(s.Target), s.Target.UID)
+	if !o.counted {
+		o.Ready = readyStatus(live)
+		o.Peak = max(o.Peak, o.Ready)
+	}
+	return o
+}
+
+// touch counts pods of those that there are.
+func (t *tally) touch(d plan.Direction, pods, of int) {
+	order := []plan.Direction{plan.None, plan.Adds, plan.Replaces, plan.Removes, plan.Evicts}
+	if slices.Index(order, d) > slices.Index(order, t.blast.Direction) {
+		t.blast.Direction = d
+	}
+	t.blast.Pods += pods
+	t.blast.Of += of
+}
+
+func (t *tally) afterwards(then string) {
+	if then != "" && !slices.Contains(t.then, then) {
+		t.then = append(t.then, then)
+	}
+}
+
+// needsPerson names a reason for which a person must decide.
+func (t *tally) needsPerson(reason string) { t.person = append(t.person, reason) }
+
+// lost names data or a pod that does not come back.
+func (t *tally) lost(what string) { t.losses = append(t.losses, what) }
+
+// effect sums up.
+func (t *tally) effect() Effect {
+	for _, o := range t.owners {
+		o.settle()
+	}
+	slices.SortStableFunc(t.owners, t.worse)
+	var risks []plan.Risk
+	for _, o := range t.owners {
+		risks = append(risks, o.Risk)
+	}
+	t.sayRisks()
+	if len(t.dirty) > 0 {
+		t.say(loss, "emptyDir data is lost: %s", list(t.dirty, ", "))
+	}
+	if len(t.owners) > 0 {
+		t.blast.AtRisk, t.blast.Largest = risks[0], t.owners[0].largest
+	}
+	t.blast.Percent = percent(t.blast.Pods, t.blast.Of)
+	t.blast.Then = strings.Join(t.then, "; ")
+	t.blast.Lines = worstFirst(t.lines)
+	t.blast.Losses = t.losses
+	t.blast.Source = cmp.Or(t.in.Facts.Sources[factPods], t.in.Facts.Sources[factNodes])
+	return Effect{Blast: t.blast, Class: t.class, NeedsPerson: t.person, Risks: risks}
+}
+
+// worse orders owners: first those for which the gate says no. A single replaced pod may
+// be 100 % and pass; it must not stand before 4 of 5 that do not.
+func (t *tally) worse(a, b *owner) int {
+	gated := func(o *owner) int {
+		if o.Percent > t.in.MaxPercent && !alone(o.Risk) {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(gated(b), gated(a)), cmp.Compare(b.Percent, a.Percent),
+		cmp.Compare(b.Missing, a.Missing), cmp.Compare(a.Owner, b.Owner))
+}

@@ -1,0 +1,257 @@
+package blast
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+)
+
+// scaleDown removes pods.
+func (t *tally) scaleDown(s plan.Step, o plan.Object) {
+	pods := podsOf(s.Target, o, t.in.Facts.Pods)
+	from, to := replicas(o), int(*s.Replicas)
+	w := t.counted(keyOf(s.Target), s.Target.UID, readyOf(pods))
+	var stays func(to int) int // ready pods at the worst moment
+	switch s.Target.Resource {
+	case "statefulsets":
+		set, err := decode[appsv1.StatefulSet](o)
+		if err != nil {
+			t.unknown(s, o)
+			return
+		}
+		stays = func(to int) int { return readyOf(pods) - readyOf(condemned(set, pods, to)) }
+		t.saySetDown(set, condemned(set, pods, to), len(pods), from, to)
+	case "deployments":
+		d, err := decode[appsv1.Deployment](o)
+		if err != nil {
+			t.unknown(s, o)
+			return
+		}
+		ready, sets, mid := readyOf(pods), len(replicaSets(pods)), rolling(d, pods, from)
+		stays = func(to int) int {
+			n := ready
+			if mid {
+				n = rollingStays(d, ready, len(pods), from, to)
+			}
+			if sets > 1 {
+				return n
+			}
+			return min(n, to) // those that are not ready go first
+		}
+		t.sayDown(pods, from, to)
+		t.losesAnyEmptyDirs(w.key, "removed", pods)
+		t.saySplit(d, pods, from, to)
+	default:
+		stays = func(to int) int { return min(w.Ready, to) }
+		t.sayDown(pods, from, to)
+		t.losesAnyEmptyDirs(w.key, "removed", pods)
+	}
+	w.lose(w.Ready-stays(to), false)
+	t.afterwards("gone")
+	for smaller := to; smaller < from && share(w.Risk, w.Missing) > t.in.MaxPercent; smaller++ {
+		if share(w.Risk, w.Ready-stays(smaller)) <= t.in.MaxPercent {
+			n := int32(smaller)
+			w.largest = &n
+			break
+		}
+	}
+}
+
+// rollingStays is how many ready pods a Deployment keeps at the worst moment when it is
+// reduced in the middle of a rollout: the reduction is spread over its ReplicaSets, each
+// of which may lose ready pods while another has some that are not, and the rollout goes
+// on.
+func rollingStays(d *appsv1.Deployment, ready, pods, from, to int) int {
+	before, ok := deploymentPace(d.Spec.Strategy, from)
+	after, ok2 := deploymentPace(d.Spec.Strategy, to)
+	if to == 0 || !ok || !ok2 {
+		return 0
+	}
+	room := to + after.surge
+	stays := max(ready-max(from+before.surge-room, pods-room), 0)
+	if d.Spec.Paused {
+		return stays
+	}
+	return after.stays(stays)
+}
+
+// rolling reports whether a Deployment has, or may have, ReplicaSets of several
+// templates: one that cannot make its pods does not show in them.
+func rolling(d *appsv1.Deployment, pods []plan.Pod, from int) bool {
+	complete := slices.ContainsFunc(d.Status.Conditions, func(c appsv1.DeploymentCondition) bool {
+		return c.Type == appsv1.DeploymentProgressing && c.Reason == "NewReplicaSetAvailable"
+	})
+	return len(replicaSets(pods)) > 1 || d.Status.UpdatedReplicas != d.Status.Replicas ||
+		len(pods) < from && !complete
+}
+
+// replicaSet is one ReplicaSet as its pods show it.
+type replicaSet struct {
+	name  string
+	pods  int
+	first plan.Pod // the oldest
+}
+
+func replicaSets(pods []plan.Pod) (sets []replicaSet) {
+	index := map[string]int{}
+	for _, p := range pods {
+		i, ok := index[p.Owner.UID]
+		if !ok {
+			i, sets = len(sets), append(sets, replicaSet{name: p.Owner.Name, first: p})
+			index[p.Owner.UID] = i
+		}
+		sets[i].pods++
+		if p.Created.Before(sets[i].first.Created) {
+			sets[i].first = p
+		}
+	}
+	return sets
+}
+
+// split spreads a reduction over the ReplicaSets of a rolling Deployment as its
+// controller does: in proportion, from the largest (and oldest) to the smallest, the
+// remainder to the largest. It sorts sets, and gives the new sizes in their order.
+func split(d *appsv1.Deployment, sets []replicaSet, from, to int) (sizes []int) {
+	before, _ := deploymentPace(d.Spec.Strategy, from)
+	after, _ := deploymentPace(d.Spec.Strategy, to)
+	slices.SortStableFunc(sets, func(a, b replicaSet) int {
+		return cmp.Or(cmp.Compare(b.pods, a.pods), a.first.Created.Compare(b.first.Created), cmp.Compare(a.name, b.name))
+	})
+	room, total := 0, 0
+	if to > 0 {
+		room = to + after.surge
+	}
+	for _, rs := range sets {
+		total += rs.pods
+	}
+	left := min(room-total, 0)
+	for _, rs := range sets {
+		share := -rs.pods
+		if to > 0 {
+			share = int(math.Round(float64(rs.pods*room)/float64(from+before.surge))) - rs.pods
+		}
+		share = min(max(share, left), 0)
+		sizes, left = append(sizes, rs.pods+share), left-share
+	}
+	if len(sizes) > 0 {
+		sizes[0] = max(sizes[0]+left, 0)
+	}
+	return sizes
+}
+
+func (t *tally) saySplit(d *appsv1.Deployment, pods []plan.Pod, from, to int) {
+	sets := replicaSets(pods)
+	if len(sets) < 2 || d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
+		return
+	}
+	var parts []string
+	for i, size := range split(d, sets, from, to) {
+		parts = append(parts, fmt.Sprintf("%s %d → %d", short(sets[i].name), sets[i].pods, size))
+	}
+	until := "then the rollout goes on"
+	if d.Spec.Paused {
+		until = "until the rollout is resumed"
+	}
+	t.say(extent, "mid-rollout: %s, %s", list(parts, ", "), until)
+}
+
+// sayDown describes a scale-down of pods that have no order.
+func (t *tally) sayDown(pods []plan.Pod, from, to int) {
+	removed := min(max(len(pods)-to, 0), len(pods))
+	if len(replicaSets(pods)) > 1 {
+		removed = min(from-to, len(pods))
+	}
+	t.touch(plan.Removes, removed, len(pods))
+	switch ready := readyOf(pods); {
+	case to == 0 && ready > 0:
+		t.say(outage, "removes %s: nothing serves any more", every(removed, "pod"))
+	case ready < len(pods):
+		t.say(extent, "removes %d of %s, those that are not ready first (%d are ready)", removed, count(len(pods), "pod"), ready)
+	default:
+		t.say(extent, "removes %d of %s", removed, count(len(pods), "pod"))
+	}
+}
+
+// condemned gives the pods of a StatefulSet that a scale-down ends, in its order: the
+// highest ordinal first.
+func condemned(set *appsv1.StatefulSet, pods []plan.Pod, to int) (gone []plan.Pod) {
+	for _, p := range pods {
+		if ordinal(set.Name, p.Name) >= startOf(set)+to {
+			gone = append(gone, p)
+		}
+	}
+	slices.SortFunc(gone, func(a, b plan.Pod) int {
+		return cmp.Compare(ordinal(set.Name, b.Name), ordinal(set.Name, a.Name))
+	})
+	return gone
+}
+
+func startOf(set *appsv1.StatefulSet) int {
+	if set.Spec.Ordinals == nil {
+		return 0
+	}
+	return int(set.Spec.Ordinals.Start)
+}
+
+// ordinal is the number of a StatefulSet's pod, -1 for what is none.
+func ordinal(set, pod string) int {
+	digits, ok := strings.CutPrefix(pod, set+"-")
+	n, err := strconv.ParseUint(digits, 10, 31)
+	if !ok || err != nil {
+		return -1
+	}
+	return int(n)
+}
+
+// saySetDown describes a scale-down of a StatefulSet and what becomes of its claims.
+func (t *tally) saySetDown(set *appsv1.StatefulSet, gone []plan.Pod, of, from, to int) {
+	t.touch(plan.Removes, len(gone), of)
+	how, separator := "", " then "
+	if set.Spec.PodManagementPolicy == appsv1.ParallelPodManagement {
+		how, separator = " at once", ", "
+	}
+	var names []string
+	for _, p := range gone {
+		names = append(names, short(p.Name))
+		t.losesEmptyDirs(p)
+	}
+	switch {
+	case len(gone) == 0:
+		t.say(extent, "removes 0 of %s", count(of, "pod"))
+	case to == 0 && readyOf(gone) > 0:
+		t.say(outage, "removes %s%s, %s: nothing serves any more", every(of, "pod"), how, list(names, separator))
+	default:
+		t.say(extent, "removes %d of %s%s: %s", len(gone), count(of, "pod"), how, list(names, separator))
+	}
+	var claims []string
+	for n := startOf(set) + from - 1; n >= startOf(set)+to; n-- {
+		for _, c := range set.Spec.VolumeClaimTemplates {
+			claims = append(claims, fmt.Sprintf("%s-%s-%d", safe(c.Name), set.Name, n))
+		}
+	}
+	if len(claims) == 0 {
+		return
+	}
+	var shown []string
+	for _, c := range claims {
+		shown = append(shown, short(c))
+	}
+	policy := set.Spec.PersistentVolumeClaimRetentionPolicy
+	if policy == nil || policy.WhenScaled != appsv1.DeletePersistentVolumeClaimRetentionPolicyType {
+		t.say(detail, "keeps %s: %s", count(len(claims), "volume claim"), list(shown, ", "))
+		return
+	}
+	for _, c := range claims {
+		t.lost("volume claim " + set.Namespace + "/" + c)
+	}
+	t.class = plan.Irreversible
+	t.say(loss, "deletes %s with the data: %s", count(len(claims), "volume claim"), list(shown, ", "))
+	t.needsPerson(fmt.Sprintf("statefulset %s loses %s with the data (whenScaled: Delete)", full(set.Namespace, set.Name), count(len(claims), "volume claim")))
+}

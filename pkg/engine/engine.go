@@ -1,0 +1,217 @@
+// Package engine plans and executes: the state machine of a write, and the only caller of
+// the live writer. It has no state of its own but the calls in flight; the journal is the
+// truth.
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/action"
+	"github.com/kubewrite/kube-write-mcp/pkg/gate"
+	"github.com/kubewrite/kube-write-mcp/pkg/journal"
+	"github.com/kubewrite/kube-write-mcp/pkg/kube"
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
+)
+
+// Config is fixed when the server starts.
+type Config struct {
+	Policy        gate.Policy
+	Label         string            // the cluster's name in every phrase and answer
+	Principal     journal.Principal // who calls, over stdio
+	Inst          string            // 4 characters, new for every process
+	VerifyWait    time.Duration     // how long a call waits before it answers verifying or in progress
+	VerifyTimeout time.Duration     // how long verification goes on
+	Log           *slog.Logger
+}
+
+// Engine plans and executes for one cluster.
+type Engine struct {
+	cfg     Config
+	k       *kube.Clients
+	j       *journal.Journal
+	keys    *journal.Keyring
+	now     func() time.Time
+	random  io.Reader
+	dryRuns atomic.Int64
+
+	flights flights
+	work    sync.WaitGroup // executions that have begun
+	stop    context.Context
+	stopped context.CancelFunc
+}
+
+// New makes an Engine; it sends nothing.
+func New(cfg Config, k *kube.Clients, j *journal.Journal, keys *journal.Keyring, now func() time.Time, random io.Reader) *Engine {
+	e := &Engine{cfg: cfg, k: k, j: j, keys: keys, now: now, random: random}
+	e.stop, e.stopped = context.WithCancel(context.Background())
+	return e
+}
+
+// Stop ends what may be ended: no further Step is sent and no verification is waited
+// for. A request in flight is waited for by Wait.
+func (e *Engine) Stop() { e.stopped() }
+
+// Wait returns when no execution is in flight, or when ctx ends.
+func (e *Engine) Wait(ctx context.Context) {
+	done := make(chan struct{})
+	go func() { e.work.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// Call is one tool call, as the server decoded it.
+type Call struct {
+	Action   *action.Action
+	Tool     string // as it was called
+	Raw      json.RawMessage
+	Client   journal.Client
+	Progress func(message string) // may be nil
+}
+
+// PlanSchema is the input schema of an action's plan tool under this policy.
+func (e *Engine) PlanSchema(a *action.Action) *jsonschema.Schema {
+	s := a.Schema()
+	if p, ok := s.Properties["replicas"]; ok {
+		p.Maximum = new(float64)
+		*p.Maximum = float64(min(e.cfg.Policy.MaxReplicas, math.MaxInt32))
+		p.Comment = " (--max-replicas)"
+	}
+	return s
+}
+
+// ExecuteSchema is the input schema of an action's write tool: the plan's arguments, the
+// phrase and the reason.
+func (e *Engine) ExecuteSchema(a *action.Action) *jsonschema.Schema {
+	return action.Confirmed(e.PlanSchema(a))
+}
+
+// line begins the journal line of a call.
+func (e *Engine) line(ctx context.Context, c Call, event string) *journal.Line {
+	who := e.cfg.Principal
+	who.K8s = e.k.Read.KnownUser()
+	l := &journal.Line{Event: event, Tool: c.Tool, Principal: &who, Cluster: e.k.Read.Known(), Label: e.cfg.Label}
+	if c.Client != (journal.Client{}) {
+		l.Client = &c.Client
+	}
+	return l
+}
+
+// about adds to a line what a plan says of itself.
+func about(l *journal.Line, p *plan.Plan) *journal.Line {
+	l.Plan, l.Args, l.Cluster = p.ID, p.Args, p.Cluster
+	if p.Sentence != "" {
+		l.Phrase = p.PhraseName()
+	}
+	if len(p.Steps) > 0 {
+		l.Target = &p.Steps[0].Target
+	}
+	return l
+}
+
+// refuse puts a refusal on record and gives it back. A fault that is no refusal becomes
+// one: the caller must always learn that nothing was sent.
+func (e *Engine) refuse(ctx context.Context, c Call, p *plan.Plan, err error) *refusal.Refusal {
+	r := kube.Refuse(err)
+	l := e.line(ctx, c, r.Event())
+	l.Code, l.Output, l.Untrusted = string(r.Code), r.Error(), r.Untrusted
+	if p != nil {
+		about(l, p)
+		l.Ready = capacity(p.Blast.AtRisk)
+	}
+	if err := e.append(l); err != nil {
+		return unavailable(err)
+	}
+	return r
+}
+
+func (e *Engine) append(lines ...*journal.Line) error {
+	return e.j.Append(func(*journal.Ledger) ([]*journal.Line, error) { return lines, nil })
+}
+
+// unavailable is the refusal for a journal that cannot be written: the one answer that
+// leaves no line.
+func unavailable(err error) *refusal.Refusal {
+	if r, ok := errors.AsType[*refusal.Refusal](err); ok {
+		return r
+	}
+	return refusal.New(refusal.AuditUnavailable, "ask the operator to look at the journal", "the journal cannot be written, nothing was sent: %v", err)
+}
+
+// capacity is what the ten-minute memory keeps of the owners that a plan puts at risk.
+func capacity(risks ...plan.Risk) (out []journal.Capacity) {
+	for _, r := range risks {
+		if r.UID != "" {
+			out = append(out, journal.Capacity{UID: r.UID, Ready: r.Ready})
+		}
+	}
+	return out
+}
+
+// newID gives a plan id: 50 bits, 10 characters.
+func (e *Engine) newID() (string, error) {
+	b := make([]byte, 7)
+	if _, err := io.ReadFull(e.random, b); err != nil {
+		return "", fmt.Errorf("randomness: %w", err)
+	}
+	return plan.NewID(b), nil
+}
+
+// gates decides about arguments alone. Every gate runs; the node is read only where its
+// labels decide.
+func (e *Engine) gates(ctx context.Context, a *action.Action, args action.Args) (gate.Limits, error) {
+	scope, pol := args.Scope(), e.cfg.Policy
+	limits := pol.For(scope.Namespace)
+	no := refusal.Join(pol.Action(a.Name), pol.Scope(scope), limits.Version(args.Expected()))
+	if no != nil || !pol.NeedsNode(scope) {
+		if r := refusal.Join(no, pol.Node(scope, nil)); r != nil {
+			return limits, r
+		}
+		return limits, nil
+	}
+	node, err := e.k.Read.Get(ctx, plan.Target{Resource: "nodes", Name: scope.Node})
+	if err != nil {
+		return limits, err
+	}
+	if r := pol.Node(scope, node.Labels()); r != nil {
+		return limits, r
+	}
+	return limits, nil
+}
+
+// rate refuses the call that is one too many.
+func rate(l *journal.Ledger, cluster string, limits gate.Limits, now time.Time, writes bool) *refusal.Refusal {
+	since := now.Add(-time.Minute)
+	if writes {
+		return gate.Rate("writes", l.Writes(cluster, since), limits.WritesPerMinute, now)
+	}
+	return gate.Rate("plans", l.Plans(cluster, since), limits.PlansPerMinute, now)
+}
+
+// explain words the error of a planning pass; an absent target comes with near names.
+func (e *Engine) explain(ctx context.Context, args action.Args, err error) error {
+	r := kube.Refuse(err)
+	if t, ok := kube.Absent(err, args.Scope().Namespace); ok && r.Code == refusal.NotFound {
+		r.Message, r.Untrusted = t.String()+" not found; nothing to plan", ""
+		if near := e.k.Read.Near(ctx, t); len(near) > 0 {
+			slices.Sort(near)
+			r.Hint = "near names are " + strings.Join(near, ", ")
+		}
+	}
+	return r
+}

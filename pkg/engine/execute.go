@@ -1,0 +1,395 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/action"
+	"github.com/kubewrite/kube-write-mcp/pkg/journal"
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
+)
+
+// Execution is the answer of a write tool.
+type Execution struct {
+	Plan     *plan.Plan
+	Outcome  plan.Outcome
+	Result   json.RawMessage    // the first result, byte for byte; nil while there is none
+	Replayed bool               // nothing was run for this call
+	Current  *plan.Verification // the last verdict on record
+	Detail   string             // of an outcome that is no result
+	Steps    []plan.StepResult  // what is done so far, of an outcome that is no result
+}
+
+// Execute does what a plan described, at most once. The same confirm gives the same first
+// result. The error is always a *refusal.Refusal, and it is on record unless its code is
+// audit_unavailable.
+//
+// Once a claim is written the caller's context counts no more: the write goes on, is
+// recorded, and a repeated call returns its result.
+func (e *Engine) Execute(ctx context.Context, c Call) (*Execution, error) {
+	began := e.now()
+	d, err := c.Action.Decode(e.ExecuteSchema(c.Action), c.Raw)
+	if err != nil {
+		return nil, e.refuse(ctx, c, nil, err)
+	}
+	p, err := e.confirmed(d.Confirm) // 1
+	if err != nil {
+		return nil, e.refuse(ctx, c, nil, err)
+	}
+	if p.Action != c.Action.Name || !bytes.Equal(d.Canonical, p.Args) { // 2
+		return nil, e.refuse(ctx, c, p, refusal.New(refusal.WrongArguments, "call "+p.Action+" with exactly the planned arguments, or plan again",
+			"the phrase belongs to %s %s, called was %s %s", p.Action, p.Args, c.Action.Name, d.Canonical))
+	}
+	for {
+		f, mine := e.flights.enter(p.ID)
+		if mine {
+			e.work.Go(func() {
+				run := &execution{Engine: e, call: c, args: d.Args, reason: d.Reason, p: p, flight: f}
+				f.answer, f.err = run.run(ctx)
+				e.flights.leave(p.ID, f)
+			})
+		}
+		select {
+		case <-f.done:
+		case <-time.After(e.cfg.VerifyWait - e.now().Sub(began)):
+			return e.inProgress(ctx, c, p, f.steps())
+		case <-ctx.Done():
+			return nil, e.refuse(ctx, c, p, refusal.New(refusal.Unreachable, "call again with the same phrase to learn the outcome",
+				"the call was cancelled by the client; what was begun goes on"))
+		}
+		switch {
+		case mine && errors.Is(f.err, errDone), !mine && f.err == nil:
+			return e.replay(ctx, c, p)
+		case errors.Is(f.err, errAbandoned):
+			continue // another caller's, which went away before anything was claimed
+		case errors.Is(f.err, errBusy):
+			return e.inProgress(ctx, c, p, nil)
+		case errors.Is(f.err, errUnknown):
+			return e.unknown(ctx, c, p, "")
+		case f.err != nil:
+			return nil, e.refuse(ctx, c, p, f.err)
+		case f.answer.Outcome == plan.Unknown:
+			return f.answer, nil
+		}
+		e.verify(ctx, c, f.answer, e.cfg.VerifyWait-e.now().Sub(began))
+		return f.answer, nil
+	}
+}
+
+// What a run may end with beside a result or a refusal.
+var (
+	errDone      = errors.New("executed already")
+	errBusy      = errors.New("being executed elsewhere")
+	errUnknown   = errors.New("the outcome is unknown")
+	errAbandoned = errors.New("the caller went away before anything was claimed")
+)
+
+// confirmed finds the plan that a phrase confirms. Nothing is said about plans of other
+// principals, and the phrase is compared in whole and in constant time.
+func (e *Engine) confirmed(confirm string) (*plan.Plan, error) {
+	unknown := refusal.New(refusal.UnknownPhrase, "plan first, then send its whole phrase unchanged, sentence and code", "this phrase confirms no plan")
+	_, id, ok := plan.SplitPhrase(confirm)
+	if !ok {
+		return nil, unknown
+	}
+	p, err := e.j.Record(id)
+	switch {
+	case err != nil:
+		return nil, refusal.New(refusal.RecordMissing, "plan again", "the record of plan %s cannot be read: %v", id, err)
+	case p == nil || p.Principal != e.cfg.Principal.String():
+		return nil, unknown
+	}
+	key, err := e.keys.Derive(p.KeyID, "confirm")
+	switch {
+	case err != nil:
+		return nil, refusal.New(refusal.KeyUnknown, "plan again", "plan %s was signed with a key that this server does not have", id)
+	case !p.Confirms(confirm, key):
+		return nil, unknown
+	}
+	return p, nil
+}
+
+// open decides steps 3, 4, 5 and 8: executed already, in flight elsewhere, expired, over
+// the rate. It runs once to save work and once under the append lock.
+func (e *Engine) open(l *journal.Ledger, p *plan.Plan, now time.Time) error {
+	limits := e.cfg.Policy.For(namespaceOf(p))
+	switch st := l.Plan(p.ID); {
+	case st.Done:
+		return errDone
+	case st.Unknown:
+		return errUnknown
+	case st.Claimed:
+		return errBusy
+	case st.Ended != "":
+		return refusal.New(refusal.Code(st.Ended), "plan again", "plan %s has ended: it is %s", p.ID, st.Ended)
+	case !now.Before(p.Expires):
+		return refusal.New(refusal.Expired, "plan again", "the plan expired at %s", p.Expires.UTC().Format(time.RFC3339))
+	}
+	if r := rate(l, p.Cluster, limits, now, true); r != nil {
+		return r
+	}
+	return nil
+}
+
+func namespaceOf(p *plan.Plan) string {
+	if len(p.Steps) == 0 {
+		return ""
+	}
+	return p.Steps[0].Target.Namespace
+}
+
+// execution is one run of a plan.
+type execution struct {
+	*Engine
+	call   Call
+	args   action.Args
+	reason string
+	p      *plan.Plan
+	flight *flight
+
+	claim   string
+	began   time.Time
+	pending []*journal.Line // outcome lines that go to disk with the next intent
+	results map[int]*plan.StepResult
+}
+
+func (x *execution) run(ctx context.Context) (*Execution, error) {
+	caller := ctx
+	ctx = context.WithoutCancel(ctx)
+	if err := x.awaitOpen(ctx); err != nil { // 3, 4, 5, 8
+		return nil, err
+	}
+	limits, err := x.gates(ctx, x.call.Action, x.args) // 6; 7: a plan that needs a person has no phrase
+	if err != nil {
+		return nil, err
+	}
+	got, err := x.pass(ctx, x.call.Action, x.args, x.p, true) // 9
+	if err != nil {
+		return nil, x.explain(ctx, x.args, err)
+	}
+	if got.cluster != x.p.Cluster {
+		return nil, refusal.New(refusal.Stale, "plan again", "this is another cluster (%s, planned on %s)", got.cluster, x.p.Cluster)
+	}
+	d := x.drift(got)
+	if d.stale != nil {
+		return nil, refusal.New(refusal.Stale, "plan again", "%s", strings.Join(d.stale, "; "))
+	}
+	if r := limits.Cap(got.steps()); r != nil {
+		return nil, r
+	}
+	if err := x.planGates(limits, got); err != nil {
+		r := err.(*refusal.Refusal)
+		return nil, refusal.New(refusal.Stale, "plan again", "the blast radius has grown since the plan: %s", r.Error())
+	}
+	if caller.Err() != nil {
+		return nil, errAbandoned
+	}
+	return x.execute(ctx, got, d)
+}
+
+// drifted is what the second pass found, matched with what was planned.
+type drifted struct {
+	send              []int // indexes into the plan's Steps
+	skipped, leftOver []string
+	stale             []string
+}
+
+// drift compares the plan with the plan as it would be made now. A Step that comes out
+// equal is good; one that differs makes the plan stale; one no longer needed is skipped;
+// one that was not planned is never sent.
+func (x *execution) drift(got *passed) (d drifted) {
+	live := map[string]plan.Step{}
+	for _, s := range got.steps() {
+		live[s.Key()] = s
+	}
+	needed := false
+	for i, want := range x.p.Steps {
+		now, ok := live[want.Key()]
+		delete(live, want.Key())
+		switch {
+		case !ok && want.Optional:
+		case !ok:
+			d.skipped = append(d.skipped, want.Key())
+		case !now.Equal(want):
+			d.stale = append(d.stale, differs(want, now)...)
+		default:
+			d.send = append(d.send, i)
+			needed = needed || !want.Optional
+		}
+	}
+	for _, s := range got.steps() {
+		if _, left := live[s.Key()]; left && !s.Optional {
+			d.leftOver = append(d.leftOver, s.Key())
+		}
+	}
+	for _, loss := range newLosses(x.p.Blast.Losses, got.effect.Blast.Losses) {
+		d.stale = append(d.stale, "a loss that was not planned: "+loss)
+	}
+	if d.stale == nil && !needed {
+		d.stale = []string{"nothing is left to do: it is so already"}
+	}
+	return d
+}
+
+func newLosses(planned, now []string) (fresh []string) {
+	known := map[string]bool{}
+	for _, l := range planned {
+		known[l] = true
+	}
+	for _, l := range now {
+		if !known[l] {
+			fresh = append(fresh, l)
+		}
+	}
+	return fresh
+}
+
+// differs names the fields in which a Step came out different.
+func differs(want, now plan.Step) (out []string) {
+	if want.Target.UID != now.Target.UID {
+		return []string{fmt.Sprintf("%s is another object now (uid %s, planned for %s)", want.Target, now.Target.UID, want.Target.UID)}
+	}
+	for i, c := range want.Changes {
+		if i < len(now.Changes) && c != now.Changes[i] {
+			out = append(out, fmt.Sprintf("%s of %s: planned %s, now %s", c.Field, want.Target, c.Old, now.Changes[i].Old))
+		}
+	}
+	if out == nil {
+		out = []string{want.Key() + " would be another request now"}
+	}
+	return out
+}
+
+// awaitOpen waits, at most as long as a call may, for another process that holds the
+// claim.
+func (x *execution) awaitOpen(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, x.cfg.VerifyWait)
+	defer cancel()
+	for {
+		err := x.j.View(func(l *journal.Ledger) error { return x.open(l, x.p, x.now()) })
+		if !errors.Is(err, errBusy) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errBusy
+		case <-x.stop.Done():
+			return errBusy
+		case <-time.After(pollJournal):
+		}
+	}
+}
+
+// pollJournal is how often the journal is looked at for another process's outcome.
+const pollJournal = 50 * time.Millisecond
+
+// replay gives the first result again, unchanged, with the last verdict beside it. It
+// makes no API call.
+func (e *Engine) replay(ctx context.Context, c Call, p *plan.Plan) (*Execution, error) {
+	if err := e.append(about(e.line(ctx, c, journal.EventReplayed), p)); err != nil {
+		return nil, unavailable(err)
+	}
+	x, err := e.recorded(p)
+	if err != nil {
+		return nil, refusal.New(refusal.RecordMissing, "look at the audit log", "the result of plan %s cannot be read: %v", p.ID, err)
+	}
+	x.Replayed = true
+	return x, nil
+}
+
+// recorded is a plan's first result as it stands on record.
+func (e *Engine) recorded(p *plan.Plan) (*Execution, error) {
+	raw, err := e.j.Result(p.ID)
+	if err != nil {
+		return nil, err
+	}
+	var res plan.Result
+	if err := json.Unmarshal(raw, &res); err != nil {
+		return nil, err
+	}
+	x := &Execution{Plan: p, Outcome: res.Outcome, Result: raw}
+	err = e.j.View(func(l *journal.Ledger) error {
+		x.Current = l.Plan(p.ID).Verification
+		return nil
+	})
+	return x, err
+}
+
+func (e *Engine) inProgress(ctx context.Context, c Call, p *plan.Plan, done []plan.StepResult) (*Execution, error) {
+	if err := e.append(about(e.line(ctx, c, journal.EventInProgress), p)); err != nil {
+		return nil, unavailable(err)
+	}
+	return &Execution{
+		Plan: p, Outcome: plan.InProgress, Steps: done,
+		Detail: "it goes on; call again with the same phrase for the rest, nothing is sent twice",
+	}, nil
+}
+
+func (e *Engine) unknown(ctx context.Context, c Call, p *plan.Plan, detail string) (*Execution, error) {
+	if err := e.append(about(e.line(ctx, c, journal.EventInProgress), p)); err != nil {
+		return nil, unavailable(err)
+	}
+	return &Execution{Plan: p, Outcome: plan.Unknown, Detail: unknownDetail(detail)}, nil
+}
+
+func unknownDetail(detail string) string {
+	if detail != "" {
+		detail += "; "
+	}
+	return detail + "the request may have been applied, or may still be; it is never sent again. Look at the object, and at the API server's audit log by the Audit-ID"
+}
+
+// flights lets one call per plan through in this process; the others wait for it.
+type flights struct {
+	mu   sync.Mutex
+	busy map[string]*flight
+}
+
+type flight struct {
+	done   chan struct{}
+	answer *Execution // valid once done is closed, and so is err
+	err    error
+
+	mu   sync.Mutex
+	seen []plan.StepResult
+}
+
+func (f *flights) enter(id string) (fl *flight, mine bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if fl, ok := f.busy[id]; ok {
+		return fl, false
+	}
+	if f.busy == nil {
+		f.busy = map[string]*flight{}
+	}
+	fl = &flight{done: make(chan struct{})}
+	f.busy[id] = fl
+	return fl, true
+}
+
+func (f *flights) leave(id string, fl *flight) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.busy, id)
+	close(fl.done)
+}
+
+func (f *flight) add(r plan.StepResult) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.seen = append(f.seen, r)
+}
+
+func (f *flight) steps() []plan.StepResult {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]plan.StepResult(nil), f.seen...)
+}

@@ -1,0 +1,427 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/action"
+	"github.com/kubewrite/kube-write-mcp/pkg/blast"
+	"github.com/kubewrite/kube-write-mcp/pkg/gate"
+	"github.com/kubewrite/kube-write-mcp/pkg/journal"
+	"github.com/kubewrite/kube-write-mcp/pkg/kube"
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
+)
+
+// Planned is the answer of a plan tool.
+type Planned struct {
+	Plan   *plan.Plan
+	Phrase string   // "" for no change
+	Stays  []string // what the action leaves alone, and why
+}
+
+// Plan changes nothing and tells everything. The error is always a *refusal.Refusal,
+// and it is on record unless its code is audit_unavailable.
+func (e *Engine) Plan(ctx context.Context, c Call) (*Planned, error) {
+	planned, p, err := e.plan(ctx, c)
+	if err != nil {
+		return nil, e.refuse(ctx, c, p, err)
+	}
+	return planned, nil
+}
+
+func (e *Engine) plan(ctx context.Context, c Call) (*Planned, *plan.Plan, error) {
+	cluster := e.k.Read.Known()
+	budget := func(l *journal.Ledger) error {
+		if r := rate(l, cluster, e.cfg.Policy.Limits, e.now(), false); r != nil {
+			return r
+		}
+		return nil
+	}
+	if err := e.j.View(budget); err != nil {
+		return nil, nil, unavailable(err)
+	}
+	d, err := c.Action.Decode(e.PlanSchema(c.Action), c.Raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	limits, err := e.gates(ctx, c.Action, d.Args)
+	if err != nil {
+		return nil, nil, e.explain(ctx, d.Args, err)
+	}
+	id, err := e.newID()
+	if err != nil {
+		return nil, nil, err
+	}
+	p := &plan.Plan{
+		ID: id, Action: c.Action.Name, Args: d.Canonical, Principal: e.cfg.Principal.String(),
+		Label: e.cfg.Label, KeyID: e.keys.Current(), Created: e.now().UTC().Truncate(time.Second),
+	}
+	p.Expires = p.Created.Add(limits.TTL)
+	got, err := e.pass(ctx, c.Action, d.Args, p, false)
+	if err != nil {
+		return nil, p, e.explain(ctx, d.Args, err)
+	}
+	got.describe(p)
+	answer := &Planned{Plan: p, Stays: got.Stays}
+	if p.Empty() {
+		p.Steps, p.Sentence, p.Undo, p.Kubectl = nil, "", plan.Undo{}, nil
+	} else if err := e.planGates(limits, got); err != nil {
+		return nil, p, err
+	} else if answer.Phrase, err = e.sign(p); err != nil {
+		return nil, p, err
+	}
+	line := about(e.line(ctx, c, journal.EventPlan), p)
+	line.Record, line.Ready = p, capacity(got.effect.Risks...)
+	err = e.j.Append(func(l *journal.Ledger) ([]*journal.Line, error) {
+		if l.Plan(p.ID).Planned {
+			return nil, fmt.Errorf("plan id %s is taken", p.ID)
+		}
+		return []*journal.Line{line}, budget(l)
+	})
+	if err != nil {
+		return nil, p, unavailable(err)
+	}
+	return answer, p, nil
+}
+
+func (e *Engine) sign(p *plan.Plan) (string, error) {
+	key, err := e.keys.Derive(p.KeyID, "confirm")
+	if err != nil {
+		return "", err
+	}
+	return p.Sign(key), nil
+}
+
+// planGates decides about what a pass came to.
+func (e *Engine) planGates(limits gate.Limits, got *passed) error {
+	no, person := limits.Blast(got.effect.Blast, got.peakSeen)
+	reasons := got.effect.NeedsPerson
+	if person != "" {
+		reasons = append([]string{person}, reasons...)
+	}
+	if r := refusal.Join(limits.Cap(got.steps()), no, limits.NeedsPerson(reasons)); r != nil {
+		return r
+	}
+	return nil
+}
+
+// passed is what one planning pass came to.
+type passed struct {
+	action.Outcome
+	effect    blast.Effect
+	cluster   string
+	peakSeen  time.Time
+	warnings  []string
+	untrusted string
+}
+
+func (g *passed) steps() []plan.Step {
+	steps := make([]plan.Step, len(g.Proposals))
+	for i, pr := range g.Proposals {
+		steps[i] = pr.Step
+	}
+	return steps
+}
+
+// describe fills a plan with what the pass came to.
+func (g *passed) describe(p *plan.Plan) {
+	p.Steps, p.Kubectl, p.Undo, p.Cluster = g.steps(), g.Kubectl, g.Undo, g.cluster
+	p.Before, p.Version = plan.StateOf(g.Target.Resource, g.Object), plan.VersionOf(g.Object)
+	p.Blast, p.Class = g.effect.Blast, g.effect.Class
+	p.Warnings, p.Untrusted = g.warnings, g.untrusted
+	if p.Label == "" {
+		p.Label = g.cluster[:min(8, len(g.cluster))]
+	}
+	p.Sentence = g.Sentence + " on " + p.Label
+}
+
+// pass runs the planner once. Beside it the namespace is read (a terminating one accepts
+// patches and must be refused) and the cluster's identity; each proposal is dry-run as
+// soon as it is made.
+func (e *Engine) pass(ctx context.Context, a *action.Action, args action.Args, p *plan.Plan, fresh bool) (*passed, error) {
+	ctx, cancel := context.WithTimeout(ctx, passTimeout)
+	defer cancel()
+	scope := args.Scope()
+	alive := async(func() (string, error) { return e.namespaceState(ctx, scope.Namespace) })
+	introduced := async(func() (struct{}, error) { e.k.Read.Introduce(ctx); return struct{}{}, nil })
+	identity := async(func() (string, error) { return e.k.Read.Identity(ctx, fresh) })
+	dry := dryRunner{e: e, ctx: ctx, plan: p.ID, slots: make(chan struct{}, maxDryRuns)}
+	s := action.NewSession(action.Options{
+		ID: p.ID, Time: p.Created, Expected: args.Expected(), Read: e.k.Read,
+		Excluded:  e.excluded(),
+		PodFacts:  kube.PodFacts,
+		NoNotes:   !e.cfg.Policy.ChangeCauseOnScale,
+		OnPropose: dry.start,
+	})
+	planErr := a.Run(ctx, s, args)
+	dry.wait.Wait()
+	state, err := alive()
+	if err == nil && state != "" {
+		err = refusal.New(refusal.Terminating, "wait until it is gone", "namespace %s is %s", scope.Namespace, state)
+	}
+	got := &passed{Outcome: s.Outcome()}
+	_, _ = introduced()
+	var idErr error
+	got.cluster, idErr = identity()
+	if err := firstOf(err, planErr, idErr); err != nil {
+		return nil, err
+	}
+	if n := len(got.Proposals); n > plan.MaxSteps {
+		return nil, refusal.New(refusal.PreconditionFailed, "make the target smaller first",
+			"this needs %d steps, a plan has at most %d", n, plan.MaxSteps)
+	}
+	if err := dry.collect(got); err != nil {
+		return nil, err
+	}
+	if p := (plan.Plan{Steps: got.steps()}); p.Empty() {
+		return got, nil
+	}
+	return got, e.radius(ctx, got)
+}
+
+// The bounds of one planning pass.
+const (
+	passTimeout = 30 * time.Second
+	maxDryRuns  = 16 // at once
+)
+
+func firstOf(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// async starts f and gives a function that waits for it.
+func async[T any](f func() (T, error)) func() (T, error) {
+	type result struct {
+		v   T
+		err error
+	}
+	ch := make(chan result, 1)
+	go func() {
+		v, err := f()
+		ch <- result{v, err}
+	}()
+	return func() (T, error) {
+		r := <-ch
+		return r.v, r.err
+	}
+}
+
+// namespaceState says whether a namespace is terminating; "" is alive, or no namespace.
+func (e *Engine) namespaceState(ctx context.Context, name string) (string, error) {
+	if name == "" {
+		return "", nil
+	}
+	ns, err := e.k.Read.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	if ns.DeletionTimestamp != nil {
+		return "terminating", nil
+	}
+	return "", nil
+}
+
+// excluded gives the function of one pass that says why a namespace beside the target's
+// is left alone.
+func (e *Engine) excluded() func(context.Context, string) (string, error) {
+	known := map[string]string{}
+	return func(ctx context.Context, name string) (string, error) {
+		why := e.cfg.Policy.Excluded(name)
+		if why == "protected" && e.cfg.Policy.DrainProtected {
+			why = ""
+		}
+		if why != "" {
+			return why, nil
+		}
+		if state, ok := known[name]; ok {
+			return state, nil
+		}
+		state, err := e.namespaceState(ctx, name)
+		known[name] = state
+		return state, err
+	}
+}
+
+// radius computes the effect of a pass from its Steps and the cached siblings.
+func (e *Engine) radius(ctx context.Context, got *passed) error {
+	targets := map[string]plan.Object{}
+	for _, pr := range got.Proposals {
+		targets[pr.Step.Target.UID] = pr.Object
+	}
+	steps := got.steps()
+	need := blast.Needs(steps, targets)
+	facts := e.k.Cache.Facts(ctx, kube.Want{
+		Namespace: need.Namespace, Pods: need.Pods, Budgets: need.Budgets, Nodes: need.Nodes,
+		Agrees: func(f plan.Facts) bool { return blast.Agrees(got.Target, got.Object, f) },
+	})
+	var no *refusal.Refusal
+	err := e.j.View(func(l *journal.Ledger) error {
+		got.effect, no = blast.Compute(blast.Input{
+			Steps: steps, Targets: targets, Facts: facts, MaxPercent: e.cfg.Policy.For(got.Target.Namespace).MaxBlastPercent,
+			Peak: func(uid string) int {
+				n, _ := l.Peak(uid, e.now().Add(-gate.Memory))
+				return n
+			},
+		})
+		_, got.peakSeen = l.Peak(got.effect.Blast.AtRisk.UID, e.now().Add(-gate.Memory))
+		return nil
+	})
+	switch {
+	case err != nil:
+		return unavailable(err)
+	case no != nil:
+		return no
+	}
+	return nil
+}
+
+// dryRunner sends the dry runs of one pass as they are proposed, a bounded number at
+// once.
+type dryRunner struct {
+	e     *Engine
+	ctx   context.Context
+	plan  string
+	slots chan struct{}
+	wait  sync.WaitGroup
+
+	mu      sync.Mutex
+	answers []dryRun
+}
+
+type dryRun struct {
+	n   int
+	pr  action.Proposal
+	ans kube.Answer
+	err error
+}
+
+func (d *dryRunner) start(n int, pr action.Proposal) {
+	if n > plan.MaxSteps {
+		return // refused with the count when the planner is done
+	}
+	d.wait.Go(func() {
+		d.slots <- struct{}{}
+		defer func() { <-d.slots }()
+		id := fmt.Sprintf("kube-write-mcp-%s-s%d-d%s%d", d.plan, n, d.e.cfg.Inst, d.e.dryRuns.Add(1))
+		sl := plan.Slots{Absent: pr.Slots.Absent, Reason: "kube-write-mcp plan " + d.plan} // no resourceVersion: a plan never meets a 409
+		ans, err := d.e.k.Dry.Send(d.ctx, d.plan, id, pr.Step, sl)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.answers = append(d.answers, dryRun{n, pr, ans, err})
+	})
+}
+
+// collect takes what the dry runs said into the pass. The first Step's failure leads; a
+// note that is refused is left out with a warning.
+func (d *dryRunner) collect(got *passed) error {
+	slices.SortFunc(d.answers, func(a, b dryRun) int { return a.n - b.n })
+	got.warnings = slices.Clone(got.Warnings)
+	var said []string
+	var no *refusal.Refusal
+	blocked := 0
+	kept := got.Proposals[:0:0]
+	for _, a := range d.answers {
+		said = append(said, a.ans.Warnings...)
+		err := a.err
+		if err == nil {
+			err = asAsked(a.pr.Step, a.ans)
+		}
+		switch {
+		case err == nil:
+		case a.ans.Class == kube.Throttled && a.pr.Step.OnBudget == plan.Wait && kube.BlockedByBudget(err):
+			blocked++
+		case a.pr.Step.Optional:
+			got.warnings = append(got.warnings, fmt.Sprintf("the reason cannot be noted on the object (%d)", a.ans.Code))
+			continue
+		default:
+			no = refusal.Join(no, dryRunFailed(a.pr.Step, a.ans, err))
+		}
+		kept = append(kept, a.pr)
+	}
+	if no != nil {
+		no.Also = no.Also[:min(len(no.Also), 9)]
+		return no
+	}
+	got.Proposals = kept
+	if blocked > 0 {
+		got.warnings = append(got.warnings, fmt.Sprintf("%d of the evictions are blocked by a disruption budget right now and will be waited for", blocked))
+	}
+	got.untrusted = plan.Untrusted(strings.Join(said, "; "))
+	return nil
+}
+
+func dryRunFailed(s plan.Step, ans kube.Answer, err error) *refusal.Refusal {
+	text := fmt.Sprintf("dry run failed (%d): the API server refuses to %s; no confirm phrase was issued", ans.Code, s.Key())
+	hint := "read the untrusted line for what it says, change that, and plan again"
+	switch ans.Code {
+	case 0:
+		return refusal.New(refusal.Unreachable, "check that the API server runs", "%s", text)
+	case 403:
+		hint = fmt.Sprintf("the server's account needs the verb %s on %s, unless a policy in the cluster refuses", rbacVerb(s), rbacResource(s))
+	case 429:
+		hint = "a disruption budget allows no eviction now; wait, or make more pods ready"
+	}
+	r := refusal.New(refusal.DryRunFailed, hint, "%s", text)
+	if wrong, ok := errors.AsType[*answerError](err); ok {
+		r.Message = "dry run failed: " + wrong.text + "; no confirm phrase was issued"
+		return r
+	}
+	r.Untrusted = kube.Text(err)
+	return r
+}
+
+func rbacVerb(s plan.Step) string {
+	switch s.Verb {
+	case plan.Scale:
+		return "update"
+	case plan.Evict:
+		return "create"
+	}
+	return string(s.Verb)
+}
+
+func rbacResource(s plan.Step) string {
+	k, _ := plan.KindOf(s.Target.Resource)
+	gr := k.GroupResource()
+	switch s.Verb {
+	case plan.Scale:
+		gr.Resource += "/scale"
+	case plan.Evict:
+		gr.Resource += "/eviction"
+	}
+	return gr.String()
+}
+
+// answerError is an answer that does not hold what was asked for.
+type answerError struct{ text string }
+
+func (e *answerError) Error() string { return e.text }
+
+// asAsked checks that the object that came back holds the new side of every Change: an
+// omitted replicas is a zero, and a webhook may have written something else.
+func asAsked(s plan.Step, ans kube.Answer) error {
+	if ans.Object == nil {
+		return nil
+	}
+	for _, c := range s.Changes {
+		v := ans.Object.Value(c.Field)
+		if c.Old == c.New || v == c.New || (v == "" && plan.IsZero(c.New)) {
+			continue
+		}
+		return &answerError{fmt.Sprintf("%s came back as %s, not %s", c.Field, plan.Untrusted(v), c.New)}
+	}
+	return nil
+}

@@ -1,0 +1,325 @@
+package engine
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/journal"
+	"github.com/kubewrite/kube-write-mcp/pkg/kube"
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+)
+
+// The bounds of an execution's requests.
+const (
+	sendWindow   = 5 * time.Second // a claim that is older when its request would go out sends nothing
+	retryWindow  = 5 * time.Second // how long a Step that meets 409s is tried again
+	retryPause   = 20 * time.Millisecond
+	budgetPause  = 2 * time.Second // before an eviction is tried again, growing to budgetMost
+	budgetMost   = 5 * time.Second
+	observeAfter = 2 * time.Second
+	readTimeout  = 10 * time.Second
+)
+
+// The outcomes of one Step, as its StepResult names them.
+const (
+	stepApplied    = "applied"
+	stepGone       = "gone" // the pod left before its turn
+	stepNotApplied = "not applied"
+	stepNotSent    = "not sent"
+	stepBlocked    = "blocked"
+	stepUnknown    = "unknown"
+)
+
+// work is one Step on its way.
+type work struct {
+	n        int // from 1, in the plan's order
+	step     plan.Step
+	attempt  int
+	pause    time.Duration
+	notUntil time.Time
+}
+
+// execute sends the Steps: one claim, then for each attempt an intent on disk, one last
+// read, one request, its outcome. Steps that wait for a disruption budget let the others
+// pass.
+func (x *execution) execute(ctx context.Context, got *passed, d drifted) (*Execution, error) {
+	id, err := x.newID()
+	if err != nil {
+		return nil, err
+	}
+	x.claim, x.began, x.results = id, x.now(), map[int]*plan.StepResult{}
+	var queue []*work
+	for _, i := range d.send {
+		queue = append(queue, &work{n: i + 1, step: x.p.Steps[i], pause: budgetPause})
+	}
+	outcome, notes := plan.Executed, []string(nil)
+	fail := func() {
+		if outcome == plan.Executed {
+			outcome = plan.Failed
+		}
+	}
+	for len(queue) > 0 {
+		w := queue[0]
+		queue = queue[1:]
+		if w.step.Optional && outcome != plan.Executed {
+			continue
+		}
+		if wait := w.notUntil.Sub(x.now()); wait > 0 {
+			if !x.sleep(ctx, wait) {
+				fail()
+				break
+			}
+		}
+		if x.claimed() && x.stop.Err() != nil {
+			fail()
+			x.settle(w, plan.StepResult{Outcome: stepNotSent, Detail: "the server was stopped"})
+			continue
+		}
+		r, err := x.attempt(ctx, w)
+		switch {
+		case err != nil && !x.claimed():
+			return nil, err // nothing was sent
+		case err != nil:
+			x.settle(w, plan.StepResult{Outcome: stepNotSent, Detail: "the journal cannot be written"})
+			return nil, unavailable(fmt.Errorf("an earlier step may have been applied, call again: %w", err))
+		case r.Outcome == stepUnknown:
+			x.settle(w, r)
+			return x.leaveUnknown(ctx, r)
+		case r.Outcome == stepBlocked && x.now().Sub(x.began)+w.pause < w.step.Timeout():
+			w.notUntil = x.now().Add(w.pause)
+			w.pause = min(w.pause*2, budgetMost)
+			queue = append(queue, w)
+			continue
+		case w.step.Optional && r.Outcome != stepApplied:
+			notes = append(notes, fmt.Sprintf("the reason was not noted on the object (%d)", r.Code))
+		case r.Outcome != stepApplied && r.Outcome != stepGone:
+			fail()
+			if w.step.OnBudget != plan.Wait {
+				queue = nil // the Steps behind rest on this one
+			}
+		}
+		x.settle(w, r)
+	}
+	return x.conclude(ctx, got, d, outcome, notes)
+}
+
+func (x *execution) claimed() bool { return len(x.results) > 0 || x.pending != nil }
+
+// settle keeps the last word on a Step.
+func (x *execution) settle(w *work, r plan.StepResult) {
+	r.Step = w.step.Key()
+	x.results[w.n] = &r
+	x.flight.add(r)
+}
+
+// sleep waits unless the server stops; outcome lines do not wait with it.
+func (x *execution) sleep(ctx context.Context, d time.Duration) bool {
+	if err := x.flush(); err != nil {
+		return false
+	}
+	select {
+	case <-time.After(d):
+		return true
+	case <-x.stop.Done():
+		return true // the caller sees it and sends nothing more
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (x *execution) flush() error {
+	if x.pending == nil {
+		return nil
+	}
+	lines := x.pending
+	x.pending = []*journal.Line{}
+	return x.append(lines...)
+}
+
+// attempt makes the attempts of one Step until there is something to say: a 409 with
+// unchanged values is tried again for retryWindow, since status writes alone cause it.
+func (x *execution) attempt(ctx context.Context, w *work) (plan.StepResult, error) {
+	first := x.now()
+	for {
+		w.attempt++
+		sendBefore := time.Now().Add(sendWindow) // monotonic: a paused process sends nothing late
+		id := fmt.Sprintf("kube-write-mcp-%s-s%d-x%d", x.p.ID, w.n, w.attempt)
+		if err := x.intend(ctx, w, id); err != nil {
+			return plan.StepResult{}, err
+		}
+		r := plan.StepResult{AuditID: id}
+		slots, why, gone := x.lastLook(ctx, w.step)
+		switch {
+		case gone:
+			r.Outcome, r.Detail = stepGone, why
+		case why != "":
+			r.Outcome, r.Detail = stepNotApplied, why
+		case time.Now().After(sendBefore):
+			r.Outcome, r.Detail = stepNotApplied, "claim too old: this process was paused"
+		default:
+			x.send(ctx, w, slots, &r)
+		}
+		x.outcome(ctx, w, r)
+		if r.Code != 409 || w.step.Verb == plan.Evict || w.step.Verb == plan.Delete || x.now().Sub(first) > retryWindow {
+			return r, nil
+		}
+		time.Sleep(retryPause)
+	}
+}
+
+// intend puts the intent of one request on disk, with the outcomes before it. The first
+// intent is the claim: steps 3, 4, 5 and 8 are decided again under the lock.
+func (x *execution) intend(ctx context.Context, w *work, auditID string) error {
+	l := about(x.line(ctx, x.call, journal.EventIntent), x.p)
+	l.Claim, l.Step, l.Attempt, l.StepKey, l.AuditID = x.claim, w.n, w.attempt, w.step.Key(), auditID
+	l.StepDigest = hex.EncodeToString(plan.Digest([]plan.Step{w.step}))[:16]
+	l.Target, l.Reason = &w.step.Target, x.reason
+	l.SendNotAfter = x.now().Add(sendWindow).UTC()
+	first := !x.claimed()
+	err := x.j.Append(func(led *journal.Ledger) ([]*journal.Line, error) {
+		if first {
+			if err := x.open(led, x.p, x.now()); err != nil {
+				return nil, err
+			}
+		}
+		return append(slices.Clone(x.pending), l), nil
+	})
+	if err == nil {
+		x.pending = []*journal.Line{}
+	}
+	return err
+}
+
+// lastLook reads the target once more, after the intent is on disk: the version that the
+// request will carry is the one at which the shown values were seen to hold.
+func (x *execution) lastLook(ctx context.Context, s plan.Step) (sl plan.Slots, why string, gone bool) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	o, err := x.k.Read.Get(ctx, s.Target)
+	removal := s.Verb == plan.Evict || s.Verb == plan.Delete
+	switch {
+	case apierrors.IsNotFound(err):
+		return sl, s.Target.String() + " is gone", removal
+	case err != nil:
+		return sl, kube.Refuse(err).Error(), false
+	}
+	if moved := s.Moved(o); moved != nil {
+		return sl, moved[0], removal && s.OnBudget == plan.Wait
+	}
+	sl = s.Fill(o)
+	sl.Reason = x.reason
+	return sl, "", false
+}
+
+// send makes the one request of an attempt.
+func (x *execution) send(ctx context.Context, w *work, sl plan.Slots, r *plan.StepResult) {
+	ctx, cancel := context.WithTimeout(ctx, kube.WriteTimeout)
+	defer cancel()
+	ans, err := x.k.Live.Send(ctx, x.p.ID, r.AuditID, w.step, sl)
+	r.Code, r.RV = ans.Code, sl.ResourceVersion
+	if err != nil {
+		r.Untrusted = kube.Text(err)
+	}
+	switch ans.Class {
+	case kube.Applied:
+		r.Outcome = stepApplied
+		if err := asAsked(w.step, ans); err != nil {
+			r.Detail = err.Error()
+		}
+	case kube.Unknown:
+		r.Outcome = stepUnknown
+	default:
+		r.Outcome = stepNotApplied
+		if ans.Class == kube.Throttled && w.step.OnBudget == plan.Wait {
+			r.Outcome = stepBlocked
+		}
+		if ans.Code == 404 && w.step.Verb == plan.Evict {
+			r.Outcome = stepGone
+		}
+	}
+}
+
+// outcome keeps the outcome line of an attempt; it goes to disk with the next intent, the
+// result, or before a pause.
+func (x *execution) outcome(ctx context.Context, w *work, r plan.StepResult) {
+	l := about(x.line(ctx, x.call, journal.EventStep), x.p)
+	l.Claim, l.Step, l.Attempt, l.StepKey, l.AuditID = x.claim, w.n, w.attempt, w.step.Key(), r.AuditID
+	l.Target, l.Code, l.HTTP, l.RV, l.Output, l.Untrusted = &w.step.Target, r.Outcome, r.Code, r.RV, r.Detail, r.Untrusted
+	x.pending = append(x.pending, l)
+}
+
+// leaveUnknown records that nobody knows what became of a request. It is never sent
+// again.
+func (x *execution) leaveUnknown(ctx context.Context, r plan.StepResult) (*Execution, error) {
+	l := about(x.line(ctx, x.call, journal.EventUnknown), x.p)
+	l.Claim, l.AuditID, l.Output, l.Untrusted, l.Reason = x.claim, r.AuditID, r.Detail, r.Untrusted, x.reason
+	if err := x.append(append(x.pending, l)...); err != nil {
+		return nil, unavailable(fmt.Errorf("the change may have been applied, call again: %w", err))
+	}
+	return &Execution{Plan: x.p, Outcome: plan.Unknown, Steps: x.flight.steps(), Detail: unknownDetail("")}, nil
+}
+
+// conclude observes what came of it and writes the one execute line that holds before
+// and after.
+func (x *execution) conclude(ctx context.Context, got *passed, d drifted, outcome plan.Outcome, notes []string) (*Execution, error) {
+	p := x.p
+	res := &plan.Result{
+		Plan: p.ID, Sentence: p.Sentence, Outcome: outcome, Skipped: d.skipped, LeftOver: d.leftOver,
+		Before: plan.StateOf(got.Target.Resource, got.Object), After: x.observe(ctx, got.Target),
+		Undo: p.Undo, Notes: notes, Time: x.now().UTC().Truncate(time.Millisecond),
+	}
+	var auditIDs []string
+	for i, s := range p.Steps {
+		r := x.results[i+1]
+		switch {
+		case r != nil:
+		case slices.Contains(d.skipped, s.Key()) || s.Optional:
+			continue
+		default:
+			r = &plan.StepResult{Step: s.Key(), Outcome: stepNotSent}
+		}
+		res.Steps = append(res.Steps, *r)
+		if r.AuditID != "" {
+			auditIDs = append(auditIDs, r.AuditID)
+		}
+		if res.Detail == "" && r.Outcome != stepApplied && r.Outcome != stepGone && !s.Optional {
+			res.Detail = r.Step + ": " + r.Outcome
+			if r.Detail != "" {
+				res.Detail += ": " + r.Detail
+			}
+		}
+	}
+	l := about(x.line(ctx, x.call, journal.EventExecute), p)
+	l.Claim, l.Reason, l.Code, l.Output = x.claim, x.reason, string(outcome), res.Detail
+	l.Before, l.After, l.Undo, l.Kubectl, l.Result = res.Before, res.After, &res.Undo, p.Kubectl, res
+	for _, s := range p.Steps {
+		l.Request = append(l.Request, s.Request())
+	}
+	if len(l.Request) > 10 {
+		l.Request = append(l.Request[:10], fmt.Sprintf("and %d more, in the plan line", len(l.Request)-10))
+	}
+	l.AuditID = auditIDs[0]
+	if err := x.append(append(x.pending, l)...); err != nil {
+		return nil, unavailable(fmt.Errorf("the change may have been applied, call again: %w", err))
+	}
+	return x.recorded(p)
+}
+
+// observe reads the target after the write; what cannot be read is said.
+func (x *execution) observe(ctx context.Context, t plan.Target) plan.State {
+	ctx, cancel := context.WithTimeout(ctx, observeAfter)
+	defer cancel()
+	o, err := x.k.Read.Get(ctx, t)
+	switch {
+	case apierrors.IsNotFound(err):
+		return plan.State{"gone": true}
+	case err != nil:
+		return plan.State{"error": kube.Refuse(err).Error()}
+	}
+	return plan.StateOf(t.Resource, o)
+}

@@ -1,0 +1,236 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/journal"
+	"github.com/kubewrite/kube-write-mcp/pkg/kube"
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+)
+
+// verify starts the verification of an execution and waits for its verdict, at most for
+// wait. It fills in the answer's Current and never alters the result.
+func (e *Engine) verify(ctx context.Context, c Call, x *Execution, wait time.Duration) {
+	if x.Outcome != plan.Executed {
+		return
+	}
+	verdict := make(chan plan.Verification, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(e.stop, e.cfg.VerifyTimeout)
+		defer cancel()
+		v := e.converge(ctx, c, x.Plan)
+		if v.Verdict != plan.Verifying {
+			l := about(e.line(ctx, c, journal.EventVerify), x.Plan)
+			l.Code, l.Output, l.Verification = string(v.Verdict), v.Reason, &v
+			if err := e.append(l); err != nil {
+				e.cfg.Log.Error("the verdict could not be recorded", "plan", x.Plan.ID, "err", err)
+			}
+		}
+		verdict <- v
+	}()
+	x.Current = &plan.Verification{Verdict: plan.Verifying, Reason: "call again with the same phrase for the verdict", Time: e.now().UTC()}
+	select {
+	case v := <-verdict:
+		x.Current = &v
+	case <-time.After(wait):
+	case <-ctx.Done():
+	case <-e.stop.Done():
+	}
+}
+
+// The pace of verification.
+const (
+	pollFirst = 100 * time.Millisecond
+	pollMost  = time.Second
+	progress  = 10 * time.Second // at least this often
+)
+
+// converge looks at the live objects until every rule is satisfied or contradicted, or
+// ctx ends.
+func (e *Engine) converge(ctx context.Context, c Call, p *plan.Plan) plan.Verification {
+	pause, said, spoke := pollFirst, "", time.Time{}
+	rules := rulesFor(p)
+	v := plan.Verification{Verdict: plan.Verifying, Reason: "not looked at yet"}
+	for {
+		if now := e.look(ctx, rules, p); ctx.Err() == nil {
+			v = now
+		}
+		v.Time = e.now().UTC().Truncate(time.Millisecond)
+		if v.Verdict != plan.Verifying {
+			return v
+		}
+		if c.Progress != nil && (v.Reason != said || time.Since(spoke) > progress) {
+			said, spoke = v.Reason, time.Now()
+			c.Progress(v.Reason)
+		}
+		select {
+		case <-time.After(pause):
+			pause = min(pause*2, pollMost)
+			continue
+		case <-ctx.Done():
+		}
+		if e.stop.Err() == nil {
+			v.Verdict = plan.TimedOut
+			if strings.HasPrefix(v.Reason, notObserved) {
+				v.Verdict = plan.NotStarted
+			}
+		}
+		return v
+	}
+}
+
+// rule is how one Step's effect is verified: it gives verifying until it is so.
+type rule struct {
+	step  plan.Step
+	judge func(plan.Step, plan.Object) (plan.Verdict, string)
+}
+
+// rulesFor gives a rule for every Step that has an effect to wait for.
+func rulesFor(p *plan.Plan) (rules []rule) {
+	for _, s := range p.Steps {
+		switch {
+		case s.Optional:
+		case s.Verb == plan.Evict, s.Verb == plan.Delete:
+			rules = append(rules, rule{s, stillThere})
+		case s.Target.Resource == "nodes":
+			rules = append(rules, rule{s, holds})
+		default:
+			rules = append(rules, rule{s, rolledOut})
+		}
+	}
+	return rules
+}
+
+// look judges each rule by the live object; the first one that is not satisfied speaks.
+func (e *Engine) look(ctx context.Context, rules []rule, p *plan.Plan) plan.Verification {
+	out := plan.Verification{Verdict: plan.Verified}
+	waiting := 0
+	for _, r := range rules {
+		o, err := e.k.Read.Get(ctx, r.step.Target)
+		verdict, reason := plan.Verified, ""
+		switch gone := apierrors.IsNotFound(err); {
+		case err == nil:
+			verdict, reason = r.judge(r.step, o)
+			out.State = plan.StateOf(r.step.Target.Resource, o)
+		case gone && (r.step.Verb == plan.Evict || r.step.Verb == plan.Delete):
+		case gone:
+			verdict, reason = plan.Reverted, r.step.Target.String()+" is gone"
+		default:
+			verdict, reason = plan.Verifying, kube.Refuse(err).Error()
+		}
+		if verdict == plan.Verified {
+			if out.Reason == "" {
+				out.Reason = reason
+			}
+			continue
+		}
+		if waiting++; waiting == 1 || verdict != plan.Verifying {
+			out.Verdict, out.Reason = verdict, reason
+		}
+		if verdict != plan.Verifying {
+			return out
+		}
+	}
+	if waiting > 1 {
+		out.Reason = fmt.Sprintf("%s, and %d more", out.Reason, waiting-1)
+	}
+	if out.Verdict == plan.Verified && out.Reason == "" {
+		out.Reason = fmt.Sprintf("all %d are gone", len(rules))
+		if len(rules) == 1 {
+			out.Reason = rules[0].step.Target.String() + " is gone"
+		}
+	}
+	return out
+}
+
+// stillThere waits until the pod with this uid is no more; one of the same name is
+// another pod.
+func stillThere(s plan.Step, o plan.Object) (plan.Verdict, string) {
+	if o.Value("metadata.uid") != s.Target.UID {
+		return plan.Verified, ""
+	}
+	if o.Value("metadata.deletionTimestamp") != "" {
+		return plan.Verifying, s.Target.String() + " is terminating"
+	}
+	return plan.Verifying, s.Target.String() + " is still there"
+}
+
+// holds wants every changed field as it was written.
+func holds(s plan.Step, o plan.Object) (plan.Verdict, string) {
+	if lost := lostFields(s, o); lost != "" {
+		return plan.Reverted, lost
+	}
+	var now []string
+	for _, c := range s.Changes {
+		now = append(now, c.Field+" is "+zero(c.New))
+	}
+	return plan.Verified, strings.Join(now, ", ")
+}
+
+func zero(v string) string {
+	if v == "" {
+		return "unset"
+	}
+	return v
+}
+
+// lostFields names the first changed field that no longer has the value that was
+// written.
+func lostFields(s plan.Step, o plan.Object) string {
+	for _, c := range s.Changes {
+		if v := o.Value(c.Field); c.Old != c.New && v != c.New && !(v == "" && plan.IsZero(c.New)) {
+			return fmt.Sprintf("%s is %s now, not %s", c.Field, zero(plan.Untrusted(v)), zero(c.New))
+		}
+	}
+	return ""
+}
+
+const notObserved = "not observed by the controller yet"
+
+// rolledOut wants the controller to have seen the change and to have brought every pod
+// to it. Nothing of the status counts before observedGeneration has caught up: until
+// then it is the status of the time before (RO-18).
+func rolledOut(s plan.Step, o plan.Object) (plan.Verdict, string) {
+	if lost := lostFields(s, o); lost != "" {
+		if s.Verb == plan.Scale {
+			return plan.Overridden, lost
+		}
+		return plan.Reverted, lost
+	}
+	if o.Int("status.observedGeneration") < o.Int("metadata.generation") {
+		return plan.Verifying, notObserved
+	}
+	want, pods := o.Int("spec.replicas"), o.Int("status.replicas")
+	updated, available := o.Int("status.updatedReplicas"), o.Int("status.availableReplicas")
+	switch s.Target.Resource {
+	case "daemonsets":
+		want, pods = o.Int("status.desiredNumberScheduled"), o.Int("status.currentNumberScheduled")
+		updated, available = o.Int("status.updatedNumberScheduled"), o.Int("status.numberAvailable")
+	case "replicasets":
+		updated = pods
+	case "statefulsets":
+		if o.Value("status.currentRevision") == o.Value("status.updateRevision") {
+			updated = pods
+		}
+		updated += min(o.Int("spec.updateStrategy.rollingUpdate.partition"), want)
+	}
+	if s.Verb == plan.Scale && s.Target.Resource != "deployments" {
+		updated = pods // a scale waits for no rollout
+	}
+	switch onDelete := o.Value("spec.updateStrategy.type") == "OnDelete"; {
+	case onDelete && s.Verb == plan.Patch:
+		return plan.Verified, fmt.Sprintf("template updated, %d of %d pods at the new revision, strategy OnDelete: pods change when they are deleted", updated, want)
+	case o.Value("spec.paused") == "true" && s.Verb == plan.Scale:
+		updated = pods // the rollout waits for its resume
+	}
+	state := fmt.Sprintf("%d of %d available, %d updated, %d in all", available, want, updated, pods)
+	if pods == want && updated >= want && available >= want {
+		return plan.Verified, state
+	}
+	return plan.Verifying, state
+}

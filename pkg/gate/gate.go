@@ -1,0 +1,214 @@
+// Package gate decides what may be planned and executed. Each gate is a function that
+// gives a refusal or nil; every gate runs and every reason is kept.
+package gate
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
+)
+
+// Person says what happens to a plan that needs a person.
+type Person string
+
+// The values of --irreversible.
+const (
+	Human  Person = "human"
+	Refuse Person = "refuse"
+	Allow  Person = "allow"
+)
+
+// Policy is what an operator allows. It is fixed when the server starts.
+type Policy struct {
+	ProtectNamespaces []string
+	AllowNamespaces   []string // empty: every namespace that is not protected
+	AllowNodes        []string
+	AllowNodeSelector labels.Selector // nil: none
+	Actions           []string        // empty: all
+	Limits
+
+	DrainProtected     bool // a drain may evict pods of protected namespaces
+	ChangeCauseOnScale bool // note the reason of a scale on the Deployment
+
+	// Namespaces tightens Limits for single namespaces; it never loosens them.
+	Namespaces map[string]Limits
+}
+
+// Limits are the numbers of a Policy. In Policy.Namespaces a zero value means: as for
+// every namespace.
+type Limits struct {
+	MaxReplicas            int32
+	MaxBlastPercent        int
+	WritesPerMinute        int
+	PlansPerMinute         int
+	TTL                    time.Duration
+	Irreversible           Person
+	GateSinglePod          bool // the only ready pod counts like any other
+	RequireExpectedVersion bool
+}
+
+// For gives the limits that hold in a namespace: the stricter of both, field by field.
+func (p Policy) For(namespace string) Limits {
+	l, over := p.Limits, p.Namespaces[namespace]
+	l.MaxReplicas = stricter(l.MaxReplicas, over.MaxReplicas)
+	l.MaxBlastPercent = stricter(l.MaxBlastPercent, over.MaxBlastPercent)
+	l.WritesPerMinute = stricter(l.WritesPerMinute, over.WritesPerMinute)
+	l.PlansPerMinute = stricter(l.PlansPerMinute, over.PlansPerMinute)
+	l.TTL = stricter(l.TTL, over.TTL)
+	strictness := []Person{Allow, Human, Refuse}
+	if slices.Index(strictness, over.Irreversible) > slices.Index(strictness, l.Irreversible) {
+		l.Irreversible = over.Irreversible
+	}
+	l.GateSinglePod = l.GateSinglePod || over.GateSinglePod
+	l.RequireExpectedVersion = l.RequireExpectedVersion || over.RequireExpectedVersion
+	return l
+}
+
+func stricter[T int | int32 | time.Duration](base, over T) T {
+	if over > 0 && over < base {
+		return over
+	}
+	return base
+}
+
+// Scope refuses a namespace that is protected or not allowed.
+func (p Policy) Scope(s plan.Scope) *refusal.Refusal {
+	if why := p.Excluded(s.Namespace); s.Node == "" && why != "" {
+		return refusal.New(refusal.OutOfScope, "only the operator can change this, with --protect-namespaces or --allow-namespaces",
+			"namespace %s is %s; nothing was read", s.Namespace, why)
+	}
+	return nil
+}
+
+// Excluded says why a namespace is out of scope, or "".
+func (p Policy) Excluded(namespace string) string {
+	switch {
+	case slices.Contains(p.ProtectNamespaces, namespace):
+		return "protected"
+	case len(p.AllowNamespaces) > 0 && !slices.Contains(p.AllowNamespaces, namespace):
+		return "not in --allow-namespaces"
+	}
+	return ""
+}
+
+// NeedsNode reports whether the node's labels must be read to decide about it.
+func (p Policy) NeedsNode(s plan.Scope) bool {
+	return s.Node != "" && p.AllowNodeSelector != nil && !slices.Contains(p.AllowNodes, s.Node)
+}
+
+// Node refuses a node that is not allowed; its labels are only looked at where NeedsNode
+// says so.
+func (p Policy) Node(s plan.Scope, nodeLabels map[string]string) *refusal.Refusal {
+	switch {
+	case s.Node == "" || slices.Contains(p.AllowNodes, s.Node):
+		return nil
+	case p.AllowNodeSelector != nil && p.AllowNodeSelector.Matches(labels.Set(nodeLabels)):
+		return nil
+	case p.AllowNodeSelector != nil:
+		return refusal.New(refusal.NodeNotAllowed, "the operator allows nodes with --allow-nodes or a wider --allow-node-selector",
+			"node %s is not in --allow-nodes and does not match --allow-node-selector %s", s.Node, p.AllowNodeSelector)
+	}
+	return refusal.New(refusal.NodeNotAllowed, "the operator allows nodes with --allow-nodes "+s.Node+" or --allow-node-selector",
+		"node %s is not in --allow-nodes", s.Node)
+}
+
+// Action refuses an action that is not enabled.
+func (p Policy) Action(name string) *refusal.Refusal {
+	if len(p.Actions) == 0 || slices.Contains(p.Actions, name) {
+		return nil
+	}
+	return refusal.New(refusal.OutOfScope, "enabled are "+strings.Join(p.Actions, ", "), "action %s is not enabled by --actions", name)
+}
+
+// Version refuses a call without expected_version where the policy wants one.
+func (l Limits) Version(expected string) *refusal.Refusal {
+	if !l.RequireExpectedVersion || expected != "" {
+		return nil
+	}
+	return refusal.New(refusal.PreconditionFailed, "read the target and pass its version as expected_version",
+		"the policy requires expected_version here")
+}
+
+// Cap refuses a scale above MaxReplicas, unless it reduces.
+func (l Limits) Cap(steps []plan.Step) *refusal.Refusal {
+	for _, s := range steps {
+		if s.Verb != plan.Scale || *s.Replicas <= l.MaxReplicas {
+			continue
+		}
+		if from := s.Changes[0].Old; from != "" && number(from) > int64(*s.Replicas) {
+			continue
+		}
+		return refusal.New(refusal.CapExceeded, fmt.Sprintf("at most %d passes", l.MaxReplicas),
+			"%d replicas are more than max_replicas %d", *s.Replicas, l.MaxReplicas)
+	}
+	return nil
+}
+
+func number(s string) (n int64) {
+	_, _ = fmt.Sscan(s, &n)
+	return n
+}
+
+// Memory is how long the highest capacity of a target is remembered.
+const Memory = 10 * time.Minute
+
+// Blast refuses a plan that puts too much capacity at risk. seen is when the peak that
+// the shares are measured against was last seen. Where the action has no smaller step by
+// its nature, the plan is a person's to decide: person says why.
+func (l Limits) Blast(b plan.Blast, seen time.Time) (no *refusal.Refusal, person string) {
+	r := b.AtRisk
+	if r.Percent <= l.MaxBlastPercent {
+		return nil, ""
+	}
+	if r.Missing == 1 && r.Replaced && !l.GateSinglePod {
+		return nil, "" // printed in plain words instead: see blast
+	}
+	text := fmt.Sprintf("%d of %d ready pods may be missing at once: %d %% at risk, the limit is %d %%",
+		r.Missing, r.Ready, r.Percent, l.MaxBlastPercent)
+	if r.Peak > r.Ready {
+		text = fmt.Sprintf("%d of the %d ready pods of the last 10 minutes may be missing at once: %d %% at risk, the limit is %d %%",
+			r.Peak-(r.Ready-r.Missing), r.Peak, r.Percent, l.MaxBlastPercent)
+	}
+	switch {
+	case b.Largest != nil:
+		return refusal.New(refusal.BlastLimit, fmt.Sprintf("the largest step that passes is replicas: %d", *b.Largest), "%s", text), ""
+	case r.Peak > r.Ready && (b.Direction == plan.Removes || 100*r.Missing <= l.MaxBlastPercent*r.Ready):
+		at := seen.Add(Memory)
+		hint := "it passes at " + at.UTC().Format(time.RFC3339)
+		if 100*r.Missing > l.MaxBlastPercent*r.Ready {
+			hint = "no smaller step passes before " + at.UTC().Format(time.RFC3339) + "; plan a smaller one then"
+		}
+		return refusal.New(refusal.BlastLimit, hint, "%s", text).Later(at), ""
+	}
+	return nil, text
+}
+
+// NeedsPerson decides about a plan for which reasons say that it is a person's.
+func (l Limits) NeedsPerson(reasons []string) *refusal.Refusal {
+	text := strings.Join(reasons, "; ")
+	switch {
+	case len(reasons) == 0 || l.Irreversible == Allow:
+		return nil
+	case l.Irreversible == Refuse:
+		return refusal.New(refusal.BlastLimit, "there is no smaller step; the operator has forbidden this one with --irreversible=refuse", "%s", text)
+	}
+	return refusal.New(refusal.NeedsPerson, "ask a person to make this change; this version cannot wait for one, so no confirm phrase is issued", "%s", text)
+}
+
+// Rate refuses the call after limit ones in the last minute; past is when they were,
+// in ascending order.
+func Rate(what string, past []time.Time, limit int, now time.Time) *refusal.Refusal {
+	if len(past) < limit {
+		return nil
+	}
+	at := past[len(past)-limit].Add(time.Minute)
+	wait := max(at.Sub(now), time.Second).Round(time.Second)
+	return refusal.New(refusal.RateLimited, fmt.Sprintf("call again in %s, at %s", wait, at.UTC().Format(time.RFC3339)),
+		"%d %s in the last minute are as many as are allowed", limit, what).Later(at)
+}

@@ -1,0 +1,235 @@
+package journal
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+)
+
+// How long the fold remembers, measured from the newest line. What is older is in the
+// file only.
+const (
+	planMemory = 25 * time.Hour   // a result is replayed for 24 h
+	rateMemory = 5 * time.Minute  // budgets are per minute
+	peakMemory = 10 * time.Minute // of capacity
+)
+
+// Ledger is the state of every plan and budget: a fold over the lines. It holds a small
+// record per plan of the last 25 h and the windows below, whatever the file's size.
+type Ledger struct {
+	plans  map[string]*record
+	order  []stamp // of plans
+	writes []stamp // of clusters: one per claimed plan
+	calls  []stamp // of clusters: one per line that counts as a plan
+	peaks  map[string][]sample
+	seen   []stamp           // of owners: one per sample, so that what is old is found
+	names  map[string]string // one copy of each cluster and action
+}
+
+// stamp is when something happened, and to what.
+type stamp struct {
+	at time.Time
+	of string
+}
+
+// sample is how many ready pods an owner had. In a list, each has fewer than the one
+// before it: the first one after a time is the highest since, at its last time.
+type sample struct {
+	at    time.Time
+	ready int
+}
+
+// State is what is known of one plan; the zero State is of a plan that is not known,
+// which may never be executed. The record and the result themselves stay in the file.
+type State struct {
+	Planned bool // a plan line exists
+	Empty   bool // it changes nothing, so there is nothing to execute
+	Claimed bool // a request may have been sent: never claim it again
+	Unknown bool // the last word on its execution is that nobody knows
+	Done    bool // the first result exists
+
+	Ended   string // "expired" or "stale", "" while it may still be executed
+	Action  string
+	Expires time.Time
+
+	Claim     string // of the process that executes or executed it
+	ClaimInst string // that process's Options.Inst
+
+	// Steps are the last outcomes of its Steps so far, in their order; nil once it is
+	// Done, since the result has them.
+	Steps []plan.StepResult
+
+	Verification *plan.Verification // the last verdict; not to be changed
+}
+
+// record is the State of a plan with where its lines stand.
+type record struct {
+	State
+	steps        map[int]plan.StepResult // by number, from 1
+	plan, result span
+}
+
+// Plan gives the state of a plan, the zero State if there is none or if it is older than
+// 25 h.
+func (l *Ledger) Plan(id string) State {
+	r := l.plans[id]
+	if r == nil {
+		return State{}
+	}
+	s := r.State
+	for _, n := range slices.Sorted(maps.Keys(r.steps)) {
+		s.Steps = append(s.Steps, r.steps[n])
+	}
+	return s
+}
+
+// Writes are the times after since at which a plan of a cluster was claimed, ascending.
+// Each plan counts once, however many requests it made. Five minutes are remembered.
+func (l *Ledger) Writes(cluster string, since time.Time) []time.Time {
+	return after(l.writes, cluster, since)
+}
+
+// Plans are the times after since of the calls that count as a plan, ascending: plans,
+// failed dry runs and refusals of every kind. Rate-limited and replayed ones do not
+// count. Five minutes are remembered.
+func (l *Ledger) Plans(cluster string, since time.Time) []time.Time {
+	return after(l.calls, cluster, since)
+}
+
+func after(q []stamp, of string, since time.Time) (times []time.Time) {
+	for _, s := range q {
+		if s.of == of && s.at.After(since) {
+			times = append(times, s.at)
+		}
+	}
+	return times
+}
+
+// Peak is the highest number of ready pods that was recorded for an owner after since,
+// and the last time at which it was that high; zero when nothing was. Ten minutes are
+// remembered.
+func (l *Ledger) Peak(ownerUID string, since time.Time) (ready int, at time.Time) {
+	for _, s := range l.peaks[ownerUID] {
+		if s.at.After(since) {
+			return s.ready, s.at
+		}
+	}
+	return 0, time.Time{}
+}
+
+// Open gives the ids of the plans that could still be executed at now, oldest first.
+func (l *Ledger) Open(now time.Time) (ids []string) {
+	for _, s := range l.order {
+		if r := l.plans[s.of]; !r.Empty && !r.Claimed && r.Ended == "" && now.Before(r.Expires) {
+			ids = append(ids, s.of)
+		}
+	}
+	return ids
+}
+
+// fold adds a line as chain.read shows it.
+func (l *Ledger) fold(_ []byte, e *entry, at span) error {
+	l.add(e, at)
+	return nil
+}
+
+// add folds one line, and forgets what is too old by now.
+func (l *Ledger) add(e *entry, at span) {
+	if l.plans == nil {
+		l.plans, l.peaks, l.names = map[string]*record{}, map[string][]sample{}, map[string]string{}
+	}
+	l.forget(e.Time)
+	for _, c := range e.Ready {
+		l.seen = append(l.seen, stamp{e.Time, c.UID})
+		l.peaks[c.UID] = rise(l.peaks[c.UID], sample{e.Time, c.Ready})
+	}
+	r := l.plans[e.Plan]
+	switch e.Event {
+	case EventPlan, EventDryRunFailed, EventRefused, EventExpired, EventStale:
+		l.calls = append(l.calls, stamp{e.Time, l.name(e.Cluster)})
+	}
+	if e.Event == EventPlan && r == nil && e.Record != nil {
+		r = &record{plan: at, State: State{Planned: true, Empty: true, Action: l.name(e.Record.Action), Expires: e.Record.Expires}}
+		for _, s := range e.Record.Steps {
+			r.Empty = r.Empty && s.Optional
+		}
+		l.plans[e.Plan] = r
+		l.order = append(l.order, stamp{e.Time, e.Plan})
+	}
+	if r == nil {
+		return // a call that made no plan, or one that is forgotten
+	}
+	switch e.Event {
+	case EventExpired, EventStale:
+		if !r.Claimed && r.Ended == "" {
+			r.Ended = e.Event
+		}
+	case EventIntent:
+		if !r.Claimed {
+			r.Claimed, r.Claim, r.ClaimInst = true, e.Claim, e.Inst
+			l.writes = append(l.writes, stamp{e.Time, l.name(e.Cluster)})
+		}
+	case EventStep:
+		if r.Done {
+			return
+		}
+		if r.steps == nil {
+			r.steps = map[int]plan.StepResult{}
+		}
+		r.steps[e.Step] = plan.StepResult{
+			Step: e.StepKey, Outcome: e.Code, Code: e.HTTP, AuditID: e.AuditID, RV: e.RV, Detail: e.Output, Untrusted: e.Untrusted,
+		}
+	case EventUnknown:
+		r.Unknown = !r.Done
+	case EventExecute:
+		if !r.Done {
+			r.Claimed, r.Done, r.Unknown, r.result, r.steps = true, true, false, at, nil
+		}
+	case EventVerify:
+		r.Verification = e.Verification
+	}
+}
+
+// rise adds a sample to an owner's, and drops those that can be the highest no more.
+func rise(samples []sample, s sample) []sample {
+	for len(samples) > 0 && samples[len(samples)-1].ready <= s.ready {
+		samples = samples[:len(samples)-1]
+	}
+	return append(samples, s)
+}
+
+// forget drops what is too old at now, the time of the newest line.
+func (l *Ledger) forget(now time.Time) {
+	l.order = drop(l.order, now.Add(-planMemory), func(s stamp) { delete(l.plans, s.of) })
+	l.writes = drop(l.writes, now.Add(-rateMemory), nil)
+	l.calls = drop(l.calls, now.Add(-rateMemory), nil)
+	l.seen = drop(l.seen, now.Add(-peakMemory), func(s stamp) {
+		kept := slices.DeleteFunc(l.peaks[s.of], func(p sample) bool { return !p.at.After(s.at) })
+		if l.peaks[s.of] = kept; len(kept) == 0 {
+			delete(l.peaks, s.of)
+		}
+	})
+}
+
+// drop takes what happened before the time limit off the front.
+func drop(q []stamp, limit time.Time, gone func(stamp)) []stamp {
+	n := 0
+	for ; n < len(q) && q[n].at.Before(limit); n++ {
+		if gone != nil {
+			gone(q[n])
+		}
+		q[n] = stamp{}
+	}
+	return q[n:]
+}
+
+// name gives one copy of a string that many records share.
+func (l *Ledger) name(s string) string {
+	if one, ok := l.names[s]; ok {
+		return one
+	}
+	l.names[s] = s
+	return s
+}

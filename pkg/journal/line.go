@@ -1,0 +1,105 @@
+package journal
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+)
+
+// The events of a line. Every call writes exactly one of the outcome events; the others
+// stand within or beside an execution.
+const (
+	EventPlan         = "plan" // a no-op is one without a phrase
+	EventDryRunFailed = "dry_run_failed"
+	EventRefused      = "refused"
+	EventExpired      = "expired"
+	EventStale        = "stale"
+	EventRateLimited  = "rate_limited"
+	EventReplayed     = "replayed"
+	EventInProgress   = "in_progress"
+	EventExecute      = "execute" // before and after: the first result stands in it
+	EventUnknown      = "unknown"
+
+	EventIntent    = "execute_intent" // before each request; the first one is the claim
+	EventStep      = "step"           // the outcome of one request
+	EventVerify    = "verify"
+	EventRecovered = "recovered"
+)
+
+// Line is one event. On disk it is its compact JSON, in this key order, and a newline;
+// MAC is the last key and covers all bytes before ,"mac":. Sequence, time, process,
+// chain, key and mac are the Journal's to fill.
+type Line struct {
+	V     int       `json:"v"`
+	Seq   int64     `json:"seq"`
+	Time  time.Time `json:"ts"`
+	Inst  string    `json:"inst"` // 4 characters, new for every process
+	PID   int       `json:"pid"`
+	Event string    `json:"event"`
+
+	Plan      string          `json:"plan,omitempty"`
+	Phrase    string          `json:"phrase,omitempty"` // sentence and plan id, never the mac
+	Tool      string          `json:"tool,omitempty"`
+	Args      json.RawMessage `json:"args,omitempty"`
+	Principal *Principal      `json:"principal,omitempty"`
+	Cluster   string          `json:"cluster,omitempty"`
+	Label     string          `json:"label,omitempty"`
+	Target    *plan.Target    `json:"target,omitempty"`
+	Reason    string          `json:"reason,omitempty"`
+	Client    *Client         `json:"client,omitempty"`
+
+	Claim        string    `json:"claim,omitempty"`
+	Step         int       `json:"step,omitempty"`    // from 1
+	Attempt      int       `json:"attempt,omitempty"` // from 1
+	StepKey      string    `json:"step_key,omitempty"`
+	StepDigest   string    `json:"step_digest,omitempty"`
+	AuditID      string    `json:"audit_id,omitempty"`
+	SendNotAfter time.Time `json:"send_not_after,omitzero"`
+	RV           string    `json:"rv,omitempty"`
+	HTTP         int       `json:"http,omitempty"` // the status code of the request
+
+	Request   []string     `json:"request,omitempty"`
+	Kubectl   []string     `json:"kubectl,omitempty"`
+	Code      string       `json:"code,omitempty"` // a refusal's code, or an outcome
+	Output    string       `json:"output,omitempty"`
+	Untrusted string       `json:"untrusted,omitempty"` // text from the cluster, sanitised
+	Ready     []Capacity   `json:"ready,omitempty"`     // what the ten-minute memory remembers
+	Before    plan.State   `json:"before,omitempty"`
+	After     plan.State   `json:"after,omitempty"`
+	Undo      *plan.Undo   `json:"undo,omitempty"`
+	Record    *plan.Plan   `json:"record,omitempty"`
+	Result    *plan.Result `json:"result,omitempty"`
+
+	Verification *plan.Verification `json:"verification,omitempty"`
+
+	Prev string `json:"prev"` // SHA-256 of the line before, without its newline, hex; "" in the first
+	KID  string `json:"kid"`  // whose audit key the mac is made with
+	MAC  string `json:"mac"`  // HMAC-SHA256, hex
+
+	offset int64 // in the file
+}
+
+// Principal is who called: over stdio the operating system's user, over HTTP the
+// authenticated caller.
+type Principal struct {
+	Kind string `json:"kind"` // os | http
+	Name string `json:"name"`
+	K8s  string `json:"k8s_user,omitempty"` // the username that the API server sees
+}
+
+// String is the principal as plans and phrases are bound to it: os:alice.
+func (p Principal) String() string { return p.Kind + ":" + p.Name }
+
+// Client is what the MCP client says about itself: untrusted text, sanitised.
+type Client struct {
+	Name    string `json:"untrusted_name,omitempty"`
+	Version string `json:"untrusted_version,omitempty"`
+	Call    string `json:"untrusted_tool_call_id,omitempty"`
+}
+
+// Capacity is how many ready pods an owner had when it was planned for.
+type Capacity struct {
+	UID   string `json:"uid"`
+	Ready int    `json:"ready"`
+}

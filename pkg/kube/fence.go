@@ -1,0 +1,159 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+)
+
+// Mode is what a transport lets through; it is fixed when the transport is built.
+type Mode int
+
+// The modes of the fence.
+const (
+	ReadOnly Mode = iota // nothing that mutates
+	Planning             // every mutating request is a dry run in each place a server may look
+	Live                 // only requests that Writer.Send permits, and none of them half a dry run
+)
+
+// Fence wraps a transport; it fits rest.Config.Wrap. It is the second lock: whatever the
+// code above does, a request that could write while nothing may be written does not
+// leave the process.
+//
+// Where dryRun must stand differs by verb (FACTS 2): the API server reads it from the
+// query of an update, patch or create, and from the body of a delete or an eviction. A
+// delete with it only in its query deletes for real. So a dry run carries it in the
+// query always, and in the body as well where there is an option for it.
+func Fence(mode Mode) func(http.RoundTripper) http.RoundTripper {
+	return func(next http.RoundTripper) http.RoundTripper { return &fence{mode, next} }
+}
+
+type fence struct {
+	mode Mode
+	next http.RoundTripper
+}
+
+// RoundTrip sends a request that may leave, exactly once, or fails without sending.
+func (f *fence) RoundTrip(req *http.Request) (*http.Response, error) {
+	if !mutates(req.Method) || isReview(req) {
+		return f.next.RoundTrip(req)
+	}
+	body, err := readAll(req)
+	if err != nil {
+		return nil, err
+	}
+	out, err := f.pass(req, body)
+	if err != nil {
+		return nil, fmt.Errorf("fence: %s %s: %w", req.Method, req.URL.Path, err)
+	}
+	resp, err := f.next.RoundTrip(out)
+	if resp != nil {
+		resp.Header.Del("Retry-After") // client-go re-sends whatever carries one, writes too
+	}
+	return resp, err
+}
+
+// pass gives the request as it may leave, or says why it may not.
+func (f *fence) pass(req *http.Request, body []byte) (*http.Request, error) {
+	permit, _ := req.Context().Value(permitKey{}).(*permit)
+	if f.mode == ReadOnly || permit == nil || permit.mode != f.mode {
+		return nil, fmt.Errorf("nothing may be written here")
+	}
+	if permit.used.Swap(true) {
+		return nil, fmt.Errorf("a write is never sent again")
+	}
+	inBody, err := dryRunInBody(req, body)
+	if err != nil {
+		return nil, err
+	}
+	out := req.Clone(req.Context())
+	out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	out.GetBody = nil // net/http may not replay it either
+	out.Header.Set("Audit-ID", permit.auditID)
+	query := out.URL.Query()
+	switch {
+	case f.mode == Planning && inBody == missing:
+		return nil, fmt.Errorf("planning, and its body has no dryRun")
+	case f.mode == Planning:
+		query.Set("dryRun", "All")
+		out.URL.RawQuery = query.Encode()
+	case query.Has("dryRun") || inBody == present:
+		return nil, fmt.Errorf("live, and it carries a dryRun")
+	}
+	return out, nil
+}
+
+// place says whether a body carries dryRun.
+type place int
+
+const (
+	unread  place = iota // the server reads no dryRun in this kind of body
+	missing              // the server would read one here, and there is none
+	present              // dryRun is All
+)
+
+// dryRunInBody looks where the server looks.
+func dryRunInBody(req *http.Request, body []byte) (place, error) {
+	evicts := req.Method == http.MethodPost && strings.HasSuffix(req.URL.Path, "/eviction")
+	if req.Method != http.MethodDelete && !evicts {
+		return unread, nil
+	}
+	var opts struct {
+		DryRun        []string `json:"dryRun"`
+		DeleteOptions struct {
+			DryRun []string `json:"dryRun"`
+		} `json:"deleteOptions"`
+	}
+	if err := json.Unmarshal(body, &opts); err != nil {
+		return missing, fmt.Errorf("its body is not JSON: %w", err)
+	}
+	dry := opts.DryRun
+	if evicts {
+		dry = opts.DeleteOptions.DryRun
+	}
+	switch {
+	case len(dry) == 0:
+		return missing, nil
+	case len(dry) == 1 && dry[0] == "All":
+		return present, nil
+	}
+	return missing, fmt.Errorf("its dryRun is %q", dry)
+}
+
+func mutates(method string) bool {
+	return method != http.MethodGet && method != http.MethodHead && method != http.MethodOptions
+}
+
+// isReview knows the one POST that changes nothing: asking who we are, as a dry run.
+func isReview(req *http.Request) bool {
+	return req.Method == http.MethodPost &&
+		req.URL.Path == "/apis/authentication.k8s.io/v1/selfsubjectreviews" &&
+		req.URL.Query().Get("dryRun") == "All"
+}
+
+func readAll(req *http.Request) ([]byte, error) {
+	if req.Body == nil {
+		return nil, nil
+	}
+	defer req.Body.Close()
+	return io.ReadAll(req.Body)
+}
+
+// permit rides in the context from Writer.Send to the fence; nothing else can make one,
+// and it is good for one request.
+type permit struct {
+	mode    Mode
+	auditID string
+	used    atomic.Bool
+}
+
+type permitKey struct{}
+
+func withPermit(ctx context.Context, p *permit) context.Context {
+	return context.WithValue(ctx, permitKey{}, p)
+}

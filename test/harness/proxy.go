@@ -1,0 +1,151 @@
+package harness
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+
+	"k8s.io/client-go/rest"
+)
+
+// Request is one request that went through the proxy.
+type Request struct {
+	Method, Path, Query string
+	Body                string
+	AuditID             string
+	Status              int // 0 while it is on its way, or where it was dropped
+}
+
+// Mutates reports whether the request could write: it is no read, and no dry run in
+// the place where the API server looks for that verb (FACTS 2).
+func (r Request) Mutates() bool {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+		return false
+	}
+	inQuery := strings.Contains(r.Query, "dryRun=All")
+	inBody := strings.Contains(r.Body, `"dryRun":["All"]`)
+	if r.Method == http.MethodDelete || strings.HasSuffix(r.Path, "/eviction") {
+		return !inBody
+	}
+	return !inQuery
+}
+
+// Proxy stands between a server and the API server, on loopback. It records every
+// request and can delay, drop or answer single ones.
+type Proxy struct {
+	target *rest.Config
+	server *httptest.Server
+
+	mu       sync.Mutex
+	requests []*Request
+	before   func(*Request, http.ResponseWriter) bool
+	after    func(*Request, *http.Response)
+}
+
+// NewProxy makes a proxy to the API server of cfg, with cfg's own credentials left to
+// the client. It ends with the test.
+func NewProxy(t testing.TB, cfg *rest.Config) *Proxy {
+	t.Helper()
+	host, err := url.Parse(cfg.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bare := rest.AnonymousClientConfig(cfg)
+	bare.QPS = -1
+	transport, err := rest.TransportFor(bare)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Proxy{target: cfg}
+	forward := &httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(host) },
+		Transport:     transport,
+		FlushInterval: -1, // watches
+		ModifyResponse: func(resp *http.Response) error {
+			rec := resp.Request.Context().Value(recordKey{}).(*Request)
+			p.mu.Lock()
+			rec.Status = resp.StatusCode
+			after := p.after
+			p.mu.Unlock()
+			if after != nil {
+				after(rec, resp)
+			}
+			return nil
+		},
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { panic(http.ErrAbortHandler) },
+	}
+	p.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, _ := io.ReadAll(req.Body)
+		req.Body = io.NopCloser(bytes.NewReader(body))
+		rec := &Request{Method: req.Method, Path: req.URL.Path, Query: req.URL.RawQuery, Body: string(body), AuditID: req.Header.Get("Audit-ID")}
+		p.mu.Lock()
+		p.requests = append(p.requests, rec)
+		before := p.before
+		p.mu.Unlock()
+		if before != nil && !before(rec, w) {
+			return
+		}
+		forward.ServeHTTP(w, req.WithContext(withRecord(req, rec)))
+	}))
+	t.Cleanup(p.server.Close)
+	return p
+}
+
+// Config is the account's config, through the proxy.
+func (p *Proxy) Config() *rest.Config {
+	c := rest.CopyConfig(p.target)
+	c.Host, c.TLSClientConfig = p.server.URL, rest.TLSClientConfig{}
+	return c
+}
+
+// Before is called with each request before it goes on; false means that it has been
+// answered or shall not go on. It replaces the one before; nil takes it away.
+func (p *Proxy) Before(f func(*Request, http.ResponseWriter) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.before = f
+}
+
+// After is called with each answer before it goes back; a panic with
+// http.ErrAbortHandler loses it.
+func (p *Proxy) After(f func(*Request, *http.Response)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.after = f
+}
+
+// Requests are copies of all requests so far that match.
+func (p *Proxy) Requests(match func(Request) bool) (out []Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, r := range p.requests {
+		if match == nil || match(*r) {
+			out = append(out, *r)
+		}
+	}
+	return out
+}
+
+// Writes are the requests so far that could write.
+func (p *Proxy) Writes() []Request { return p.Requests(Request.Mutates) }
+
+// Reset forgets the requests so far.
+func (p *Proxy) Reset() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.requests = nil
+}
+
+type recordKey struct{}
+
+func withRecord(req *http.Request, rec *Request) context.Context {
+	return context.WithValue(req.Context(), recordKey{}, rec)
+}

@@ -96,6 +96,12 @@ func Compute(in Input) (Effect, *refusal.Refusal) {
 		return Effect{}, no
 	}
 	t := newTally(in)
+	at := map[string]int{} // the pods by UID
+	if slices.ContainsFunc(effects, func(e effect) bool { return e == evicts || e == deletes }) {
+		for i, p := range in.Facts.Pods {
+			at[p.UID] = i
+		}
+	}
 	var gone []removal
 	var cordoned []string
 	for i, s := range in.Steps {
@@ -112,13 +118,13 @@ func Compute(in Input) (Effect, *refusal.Refusal) {
 		case cordons:
 			cordoned = append(cordoned, s.Target.Name)
 		case evicts, deletes:
-			p, ok := t.pod(s.Target.UID)
+			index, ok := at[s.Target.UID]
 			if !ok {
 				no := refusal.New(refusal.FactsMissing, "plan again", "the snapshot of pods does not have %s yet", s.Target)
 				no.Retryable = true
 				return Effect{}, no
 			}
-			gone = append(gone, removal{Pod: p, evicted: e == evicts, waits: s.OnBudget == plan.Wait})
+			gone = append(gone, removal{Pod: in.Facts.Pods[index], evicted: e == evicts, waits: s.OnBudget == plan.Wait})
 		case nothing:
 			t.nothing(s, o)
 		default:

@@ -43,6 +43,7 @@ type account struct {
 	deletions int      // that take one without asking
 	against   []string // pods deleted though the budget forbids their eviction
 	missing   map[*owner]int
+	where     string // " in default", where the plan meets budgets of several namespaces
 }
 
 type ledger struct {
@@ -137,7 +138,13 @@ func (b *account) exhausted(pods []plan.Pod) bool {
 
 // sayBudgets describes what the budgets do to the plan, or the plan to them.
 func (t *tally) sayBudgets(l *ledger, n nodes) {
-	for _, b := range l.accounts {
+	met := slices.DeleteFunc(slices.Clone(l.accounts), func(b *account) bool { return b.evictions == 0 && b.against == nil })
+	if slices.ContainsFunc(met, func(b *account) bool { return b.Namespace != met[0].Namespace }) {
+		for _, b := range met {
+			b.where = " in " + short(b.Namespace)
+		}
+	}
+	for _, b := range met {
 		t.sayDeletions(b)
 		t.sayEvictions(b, n)
 	}
@@ -151,12 +158,12 @@ func (t *tally) sayDeletions(b *account) {
 	if len(b.against) == 0 {
 		return
 	}
-	t.say(blocked, "violates %s (%s); delete bypasses it, an eviction would honour it", b.name(), b.state())
+	t.say(blocked, "violates %s (%s)%s; delete bypasses it, an eviction would honour it", b.name(), b.state(), b.where)
 	t.needsPerson(fmt.Sprintf("deleting %s bypasses %s (%s)", list(b.against, ", "), b.name(), b.state()))
 }
 
 func (t *tally) sayEvictions(b *account, n nodes) {
-	need := fmt.Sprintf("%d of this plan's pods need it", b.evictions)
+	need := fmt.Sprintf("%d of this plan's pods%s need it", b.evictions, b.where)
 	pace := "one at a time"
 	if b.Allowed > 1 {
 		pace = fmt.Sprintf("%d at a time", b.Allowed)

@@ -49,7 +49,7 @@ func (t *tally) sayNodes(n nodes, gone []removal) {
 	names := list(shortened(n.names), ", ")
 	if _, missing := t.in.Facts.Missing[factPods]; len(gone) == 0 && !missing {
 		t.touch(plan.None, 0, n.pods)
-		t.say(extent, "evicts none: %s stay on %s", count(n.pods, "pod"), names)
+		t.say(extent, "evicts none of %s on %s", count(n.pods, "pod"), names)
 	}
 	leaving := 0
 	for _, r := range gone {

@@ -126,12 +126,12 @@ func TestDrain(t *testing.T) {
 		"cordon": {
 			func(w *world) { w.nodes("n1", "n2", "n3").pods(webSet, 3, 3).cordon("n1") },
 			numbers{plan.None, 0, 3, 0, 0, 0, false},
-			[]string{"evicts none: 3 pods stay on n1", "2 of 3 schedulable nodes left (34 % less)"}, nil, nil, "", plan.Reversible,
+			[]string{"evicts none of 3 pods on n1", "2 of 3 schedulable nodes left (34 % less)"}, nil, nil, "", plan.Reversible,
 		},
 		"cordon of the last": {
 			func(w *world) { w.nodes("n1", "n2!").pods(webSet, 3, 3).cordon("n1") },
 			numbers{plan.None, 0, 3, 0, 0, 0, false},
-			[]string{"0 of 1 schedulable node left: new pods will be Pending", "evicts none: 3 pods stay on n1"},
+			[]string{"0 of 1 schedulable node left: new pods will be Pending", "evicts none of 3 pods on n1"},
 			nil, []string{"n1 is the last schedulable node"}, "", plan.Reversible,
 		},
 	} {
@@ -156,4 +156,16 @@ func TestDrain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Budgets of one name in two namespaces are two.
+func TestBudgetsOfTwoNamespaces(t *testing.T) {
+	one := func(namespace string) func(*plan.Budget) {
+		return func(b *plan.Budget) { b.Namespace, b.Healthy, b.Desired, b.Allowed = namespace, 3, 2, 1 }
+	}
+	w := newWorld(t).nodes("n1", "n2").pods(webSet, 3, 3).pods(db, 3, 3, func(_ int, p *plan.Pod) { p.Namespace = "other" }).
+		budget("x", one("default")).budget("x", one("other")).gone(plan.Evict, plan.Wait, "web-5f7-0", "db-0")
+	e := w.compute()
+	wantLine(t, e, "pdb/x allows 1 now; 1 of this plan's pods in default need it")
+	wantLine(t, e, "pdb/x allows 1 now; 1 of this plan's pods in other need it")
 }

@@ -261,15 +261,15 @@ func TestSplitIsTheControllers(t *testing.T) {
 		from, before := d.n, d.n+d.surge
 		var sets []replicaSet
 		for i := range 2 + r.IntN(3) {
-			n := 1 + r.IntN(before)
+			n := 1 + r.IntN(max(before/2, 1))
 			d.sets = append(d.sets, &simSet{spec: n, ready: n})
 			sets = append(sets, replicaSet{name: fmt.Sprintf("web-%d", i), pods: n})
 		}
 		d.n = r.IntN(from)
 		d.resolve(surge, unavailable)
 		about := fmt.Sprintf("%d to %d, surge %s, %+v", from, d.n, surge.String(), sets)
-		if d.specs() <= d.n+d.surge {
-			continue // the controller would add pods, which is no reduction to show
+		if d.specs() <= d.n+d.surge || d.specs() > before {
+			continue // nothing to reduce, or more than there ever were
 		}
 		live := deployment(int32(from), appsv1.DeploymentStrategy{RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &surge, MaxUnavailable: &unavailable}})
 		got := split(live, sets, from, d.n)

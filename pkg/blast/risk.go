@@ -104,21 +104,12 @@ type tally struct {
 	losses []string
 	dirty  []string // pods that go with data in emptyDir volumes
 	class  plan.Class
-	byUID  map[string]plan.Pod
 }
 
 func newTally(in Input) *tally {
-	t := &tally{in: in, class: plan.Reversible, byUID: map[string]plan.Pod{}}
+	t := &tally{in: in, class: plan.Reversible}
 	t.blast.Direction = plan.None
-	for _, p := range in.Facts.Pods {
-		t.byUID[p.UID] = p
-	}
 	return t
-}
-
-func (t *tally) pod(uid string) (plan.Pod, bool) {
-	p, ok := t.byUID[uid]
-	return p, ok
 }
 
 // find gives the record of an owner, with what the memory knows of it.

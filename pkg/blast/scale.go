@@ -18,7 +18,8 @@ func (t *tally) scaleDown(s plan.Step, o plan.Object) {
 	pods := podsOf(s.Target, o, t.in.Facts.Pods)
 	from, to := replicas(o), int(*s.Replicas)
 	w := t.counted(keyOf(s.Target), s.Target.UID, readyOf(pods))
-	var stays func(to int) int // ready pods at the worst moment
+	// Those that are not ready go first.
+	stays := func(to int) int { return min(w.Ready, to) }
 	switch s.Target.Resource {
 	case "statefulsets":
 		set, err := decode[appsv1.StatefulSet](o)
@@ -26,7 +27,7 @@ func (t *tally) scaleDown(s plan.Step, o plan.Object) {
 			t.unknown(s, o)
 			return
 		}
-		stays = func(to int) int { return readyOf(pods) - readyOf(condemned(set, pods, to)) }
+		stays = func(to int) int { return w.Ready - readyOf(condemned(set, pods, to)) }
 		t.saySetDown(set, condemned(set, pods, to), len(pods), from, to)
 	case "deployments":
 		d, err := decode[appsv1.Deployment](o)
@@ -34,52 +35,50 @@ func (t *tally) scaleDown(s plan.Step, o plan.Object) {
 			t.unknown(s, o)
 			return
 		}
-		ready, sets, mid := readyOf(pods), len(replicaSets(pods)), rolling(d, pods, from)
-		stays = func(to int) int {
-			n := ready
-			if mid {
-				n = rollingStays(d, ready, len(pods), from, to)
-			}
-			if sets > 1 {
-				return n
-			}
-			return min(n, to) // those that are not ready go first
+		if rolling(d, pods, from) {
+			stays = rollingStays(d, pods, from)
 		}
-		t.sayDown(pods, from, to)
-		t.losesAnyEmptyDirs(w.key, "removed", pods)
-		t.saySplit(d, pods, from, to)
+		removed := max(t.saySplit(d, pods, from, to), min(len(pods)-to, from-to))
+		t.sayDown(w.key, pods, removed)
 	default:
-		stays = func(to int) int { return min(w.Ready, to) }
-		t.sayDown(pods, from, to)
-		t.losesAnyEmptyDirs(w.key, "removed", pods)
+		t.sayDown(w.key, pods, len(pods)-to)
 	}
 	w.lose(w.Ready-stays(to), false)
 	t.afterwards("gone")
-	for smaller := to; smaller < from && share(w.Risk, w.Missing) > t.in.MaxPercent; smaller++ {
+	if share(w.Risk, w.Missing) <= t.in.MaxPercent {
+		return
+	}
+	for smaller := to + 1; smaller < from; smaller++ {
 		if share(w.Risk, w.Ready-stays(smaller)) <= t.in.MaxPercent {
 			n := int32(smaller)
 			w.largest = &n
-			break
+			return
 		}
 	}
 }
 
-// rollingStays is how many ready pods a Deployment keeps at the worst moment when it is
-// reduced in the middle of a rollout: the reduction is spread over its ReplicaSets, each
-// of which may lose ready pods while another has some that are not, and the rollout goes
-// on.
-func rollingStays(d *appsv1.Deployment, ready, pods, from, to int) int {
-	before, ok := deploymentPace(d.Spec.Strategy, from)
-	after, ok2 := deploymentPace(d.Spec.Strategy, to)
-	if to == 0 || !ok || !ok2 {
-		return 0
-	}
-	room := to + after.surge
-	stays := max(ready-max(from+before.surge-room, pods-room), 0)
-	if d.Spec.Paused {
+// rollingStays gives how many ready pods a Deployment keeps at the worst moment when it
+// is reduced in the middle of a rollout: the reduction is spread over its ReplicaSets,
+// each of which may lose ready pods while another has some that are not, and the rollout
+// goes on.
+func rollingStays(d *appsv1.Deployment, pods []plan.Pod, from int) func(to int) int {
+	ready, sets := readyOf(pods), len(replicaSets(pods))
+	before, known := deploymentPace(d.Spec.Strategy, from)
+	return func(to int) int {
+		after, _ := deploymentPace(d.Spec.Strategy, to)
+		if to == 0 || !known {
+			return 0
+		}
+		room := to + after.surge
+		stays := max(ready-max(from+before.surge-room, len(pods)-room), 0)
+		switch {
+		case !d.Spec.Paused:
+			return after.stays(stays)
+		case sets == 1:
+			return min(stays, to)
+		}
 		return stays
 	}
-	return after.stays(stays)
 }
 
 // rolling reports whether a Deployment has, or may have, ReplicaSets of several
@@ -135,7 +134,7 @@ func split(d *appsv1.Deployment, sets []replicaSet, from, to int) (sizes []int) 
 	for _, rs := range sets {
 		share := -rs.pods
 		if to > 0 {
-			share = int(math.Round(float64(rs.pods*room)/float64(from+before.surge))) - rs.pods
+			share = int(math.Round(float64(rs.pods*room)/float64(max(from+before.surge, total)))) - rs.pods
 		}
 		share = min(max(share, left), 0)
 		sizes, left = append(sizes, rs.pods+share), left-share
@@ -146,36 +145,39 @@ func split(d *appsv1.Deployment, sets []replicaSet, from, to int) (sizes []int) 
 	return sizes
 }
 
-func (t *tally) saySplit(d *appsv1.Deployment, pods []plan.Pod, from, to int) {
+// saySplit describes the split, and gives how many pods it removes.
+func (t *tally) saySplit(d *appsv1.Deployment, pods []plan.Pod, from, to int) (removed int) {
 	sets := replicaSets(pods)
 	if len(sets) < 2 || d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
-		return
+		return 0
 	}
 	var parts []string
 	for i, size := range split(d, sets, from, to) {
 		parts = append(parts, fmt.Sprintf("%s %d → %d", short(sets[i].name), sets[i].pods, size))
+		removed += sets[i].pods - size
 	}
 	until := "then the rollout goes on"
 	if d.Spec.Paused {
 		until = "until the rollout is resumed"
 	}
 	t.say(extent, "mid-rollout: %s, %s", list(parts, ", "), until)
+	return removed
 }
 
 // sayDown describes a scale-down of pods that have no order.
-func (t *tally) sayDown(pods []plan.Pod, from, to int) {
-	removed := min(max(len(pods)-to, 0), len(pods))
-	if len(replicaSets(pods)) > 1 {
-		removed = min(from-to, len(pods))
-	}
+func (t *tally) sayDown(k key, pods []plan.Pod, removed int) {
+	removed = max(removed, 0)
 	t.touch(plan.Removes, removed, len(pods))
 	switch ready := readyOf(pods); {
-	case to == 0 && ready > 0:
+	case removed == len(pods) && ready > 0:
 		t.say(outage, "removes %s: nothing serves any more", every(removed, "pod"))
 	case ready < len(pods):
 		t.say(extent, "removes %d of %s, those that are not ready first (%d are ready)", removed, count(len(pods), "pod"), ready)
 	default:
 		t.say(extent, "removes %d of %s", removed, count(len(pods), "pod"))
+	}
+	if removed > 0 {
+		t.losesAnyEmptyDirs(k, "removed", pods)
 	}
 }
 

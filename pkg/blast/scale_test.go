@@ -213,12 +213,12 @@ func TestScaleMidRollout(t *testing.T) {
 			"mid-rollout: web-5f7 38 → 29, web-9c2 5 → 4, then the rollout goes on"},
 		"the new ones are not ready": {40, 30, "3", "2", 38, 5, 0, true, numbers{plan.Removes, 10, 43, 38, 10, 27, false},
 			"mid-rollout: web-5f7 38 → 29, web-9c2 5 → 4, until the rollout is resumed"},
-		"the surge shrinks, too": {40, 20, "25%", "25%", 40, 10, 0, true, numbers{plan.Removes, 20, 50, 40, 25, 63, false},
+		"the surge shrinks, too": {40, 20, "25%", "25%", 40, 10, 0, true, numbers{plan.Removes, 25, 50, 40, 25, 63, false},
 			"mid-rollout: web-5f7 40 → 20, web-9c2 10 → 5, until the rollout is resumed"},
 		"new ones that cannot be made": {40, 20, "25%", "25%", 40, 0, 0, true, numbers{plan.Removes, 20, 40, 40, 25, 63, false}, "removes 20 of 40 pods"},
-		"more than the strategy wants": {40, 30, "0", "1", 40, 10, 10, true, numbers{plan.Removes, 10, 50, 50, 20, 40, false},
-			"mid-rollout: web-5f7 40 → 20, web-9c2 10 → 10, until the rollout is resumed"},
-		"to zero": {4, 0, "1", "1", 3, 2, 2, false, numbers{plan.Removes, 4, 5, 5, 5, 100, false},
+		"more than the strategy wants": {40, 30, "0", "1", 40, 10, 10, true, numbers{plan.Removes, 20, 50, 50, 20, 40, false},
+			"mid-rollout: web-5f7 40 → 24, web-9c2 10 → 6, until the rollout is resumed"},
+		"to zero": {4, 0, "1", "1", 3, 2, 2, false, numbers{plan.Removes, 5, 5, 5, 5, 100, false},
 			"mid-rollout: web-5f7 3 → 0, web-9c2 2 → 0, then the rollout goes on"},
 	} {
 		t.Run(name, func(t *testing.T) {

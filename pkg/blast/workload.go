@@ -2,6 +2,7 @@ package blast
 
 import (
 	"fmt"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,41 +42,33 @@ func readyOf(pods []plan.Pod) (n int) {
 }
 
 // Agrees reports whether a snapshot shows of a target what its live object says of
-// itself. A ready pod that is terminating may count on either side.
+// itself. What was not fetched is not disputed. A ready pod that is terminating may count
+// on either side.
 func Agrees(target plan.Target, o plan.Object, f plan.Facts) bool {
-	switch target.Resource {
-	case "pods":
-		if _, ok := f.Sources[factPods]; !ok {
-			return true
-		}
-		for _, p := range f.Pods {
-			if p.UID == target.UID {
-				return p.Node == o.Value("spec.nodeName") && p.Phase == o.Value("status.phase") &&
-					p.Terminating == (o.Value("metadata.deletionTimestamp") != "") && p.Owner.UID == o.Value(plan.OwnerField)
-			}
-		}
-		return false
-	case "nodes":
-		if _, ok := f.Sources[factNodes]; !ok {
-			return true
-		}
-		for _, n := range f.Nodes {
-			if n.Name == target.Name {
-				return n.Unschedulable == (o.Value("spec.unschedulable") == "true")
-			}
-		}
-		return false
+	fact := factPods
+	if target.Resource == "nodes" {
+		fact = factNodes
 	}
-	if _, ok := f.Sources[factPods]; !ok {
+	if _, fetched := f.Sources[fact]; !fetched {
 		return true
 	}
-	ready, terminating := readyOf(podsOf(target, o, f.Pods)), 0
+	switch target.Resource {
+	case "nodes":
+		return slices.ContainsFunc(f.Nodes, func(n plan.Node) bool {
+			return n.Name == target.Name && n.Unschedulable == (o.Value("spec.unschedulable") == "true")
+		})
+	case "pods":
+		return slices.ContainsFunc(f.Pods, func(p plan.Pod) bool {
+			return p.UID == target.UID && p.Node == o.Value("spec.nodeName") && p.Phase == o.Value("status.phase") &&
+				p.Owner.UID == o.Value(plan.OwnerField) && p.Terminating == (o.Value("metadata.deletionTimestamp") != "")
+		})
+	}
+	ready, status, terminating := readyOf(podsOf(target, o, f.Pods)), readyStatus(o), 0
 	for _, p := range f.Pods {
 		if p.Namespace == target.Namespace && p.Terminating && topOf(p) == keyOf(target) {
 			terminating++
 		}
 	}
-	status := readyStatus(o)
 	return ready <= status && status <= ready+terminating
 }
 

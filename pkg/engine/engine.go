@@ -156,8 +156,12 @@ func unavailable(err error) *refusal.Refusal {
 // capacity is what the ten-minute memory keeps of the owners that a plan puts at risk.
 func capacity(risks ...plan.Risk) (out []journal.Capacity) {
 	for _, r := range risks {
-		if r.UID != "" {
-			out = append(out, journal.Capacity{UID: r.UID, Ready: r.Ready})
+		if r.UID == "" {
+			continue
+		}
+		out = append(out, journal.Capacity{UID: r.UID, Ready: r.Ready})
+		if r.Owner != r.UID { // a pod's plan knows its Deployment by name only
+			out = append(out, journal.Capacity{UID: r.Owner, Ready: r.Ready})
 		}
 	}
 	return out
@@ -194,13 +198,17 @@ func (e *Engine) gates(ctx context.Context, a *action.Action, args action.Args) 
 	return limits, nil
 }
 
-// rate refuses the call that is one too many.
-func rate(l *journal.Ledger, cluster string, limits gate.Limits, now time.Time, writes bool) *refusal.Refusal {
+// planRate refuses the plan that is one too many. Calls that were refused before the
+// cluster was known by its UID stand under its address.
+func (e *Engine) planRate(l *journal.Ledger) *refusal.Refusal {
+	now := e.now()
 	since := now.Add(-time.Minute)
-	if writes {
-		return gate.Rate("writes", l.Writes(cluster, since), limits.WritesPerMinute, now)
+	past := l.Plans(e.k.Read.Server(), since)
+	if known := e.k.Read.Known(); known != e.k.Read.Server() {
+		past = append(past, l.Plans(known, since)...)
+		slices.SortFunc(past, time.Time.Compare)
 	}
-	return gate.Rate("plans", l.Plans(cluster, since), limits.PlansPerMinute, now)
+	return gate.Rate("plans", past, e.cfg.Policy.PlansPerMinute, now)
 }
 
 // explain words the error of a planning pass; an absent target comes with near names.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/action"
+	"github.com/kubewrite/kube-write-mcp/pkg/gate"
 	"github.com/kubewrite/kube-write-mcp/pkg/journal"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
@@ -127,12 +128,14 @@ func (e *Engine) open(l *journal.Ledger, p *plan.Plan, now time.Time) error {
 		return errUnknown
 	case st.Claimed:
 		return errBusy
+	case !st.Planned:
+		return refusal.New(refusal.RecordMissing, "plan again", "plan %s is not on record any more", p.ID)
 	case st.Ended != "":
 		return refusal.New(refusal.Code(st.Ended), "plan again", "plan %s has ended: it is %s", p.ID, st.Ended)
 	case !now.Before(p.Expires):
 		return refusal.New(refusal.Expired, "plan again", "the plan expired at %s", p.Expires.UTC().Format(time.RFC3339))
 	}
-	if r := rate(l, p.Cluster, limits, now, true); r != nil {
+	if r := gate.Rate("writes", l.Writes(p.Cluster, now.Add(-time.Minute)), limits.WritesPerMinute, now); r != nil {
 		return r
 	}
 	return nil
@@ -184,7 +187,7 @@ func (x *execution) run(ctx context.Context) (*Execution, error) {
 	if r := limits.Cap(got.steps()); r != nil {
 		return nil, r
 	}
-	if err := x.planGates(limits, got); err != nil {
+	if err := x.planGates(got); err != nil {
 		r := err.(*refusal.Refusal)
 		return nil, refusal.New(refusal.Stale, "plan again", "the blast radius has grown since the plan: %s", r.Error())
 	}

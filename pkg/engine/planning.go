@@ -38,9 +38,8 @@ func (e *Engine) Plan(ctx context.Context, c Call) (*Planned, error) {
 }
 
 func (e *Engine) plan(ctx context.Context, c Call) (*Planned, *plan.Plan, error) {
-	cluster := e.k.Read.Known()
 	budget := func(l *journal.Ledger) error {
-		if r := rate(l, cluster, e.cfg.Policy.Limits, e.now(), false); r != nil {
+		if r := e.planRate(l); r != nil {
 			return r
 		}
 		return nil
@@ -73,7 +72,7 @@ func (e *Engine) plan(ctx context.Context, c Call) (*Planned, *plan.Plan, error)
 	answer := &Planned{Plan: p, Stays: got.Stays}
 	if p.Empty() {
 		p.Steps, p.Sentence, p.Undo, p.Kubectl = nil, "", plan.Undo{}, nil
-	} else if err := e.planGates(limits, got); err != nil {
+	} else if err := e.planGates(got); err != nil {
 		return nil, p, err
 	} else if answer.Phrase, err = e.sign(p); err != nil {
 		return nil, p, err
@@ -100,14 +99,21 @@ func (e *Engine) sign(p *plan.Plan) (string, error) {
 	return p.Sign(key), nil
 }
 
-// planGates decides about what a pass came to.
-func (e *Engine) planGates(limits gate.Limits, got *passed) error {
-	no, person := limits.Blast(got.effect.Blast, got.peakSeen)
-	reasons := got.effect.NeedsPerson
-	if person != "" {
-		reasons = append([]string{person}, reasons...)
+// planGates decides about what a pass came to. Every owner is held to the limits of its
+// own namespace: a drain reaches into many.
+func (e *Engine) planGates(got *passed) error {
+	limits := e.cfg.Policy.For(got.Target.Namespace)
+	no, reasons := limits.Cap(got.steps()), got.effect.NeedsPerson
+	for _, r := range got.effect.Risks {
+		b := got.effect.Blast
+		b.AtRisk = r
+		refused, person := e.cfg.Policy.For(r.Namespace()).Blast(b, got.peakSeen[r.UID])
+		no = refusal.Join(no, refused)
+		if person != "" {
+			reasons = append(reasons, person)
+		}
 	}
-	if r := refusal.Join(limits.Cap(got.steps()), no, limits.NeedsPerson(reasons)); r != nil {
+	if r := refusal.Join(no, limits.NeedsPerson(reasons)); r != nil {
 		return r
 	}
 	return nil
@@ -118,7 +124,7 @@ type passed struct {
 	action.Outcome
 	effect    blast.Effect
 	cluster   string
-	peakSeen  time.Time
+	peakSeen  map[string]time.Time // by the risk's UID: when its peak was last seen
 	warnings  []string
 	untrusted string
 }
@@ -257,9 +263,10 @@ func (e *Engine) excluded() func(context.Context, string) (string, error) {
 
 // radius computes the effect of a pass from its Steps and the cached siblings.
 func (e *Engine) radius(ctx context.Context, got *passed) error {
-	targets := map[string]plan.Object{}
+	targets, versions := map[string]plan.Object{}, []string{got.Object.Value("metadata.resourceVersion")}
 	for _, pr := range got.Proposals {
 		targets[pr.Step.Target.UID] = pr.Object
+		versions = append(versions, pr.Object.Value("metadata.resourceVersion"))
 	}
 	steps := got.steps()
 	need := blast.Needs(steps, targets)
@@ -276,7 +283,10 @@ func (e *Engine) radius(ctx context.Context, got *passed) error {
 				return n
 			},
 		})
-		_, got.peakSeen = l.Peak(got.effect.Blast.AtRisk.UID, e.now().Add(-gate.Memory))
+		got.peakSeen = map[string]time.Time{}
+		for _, r := range got.effect.Risks {
+			_, got.peakSeen[r.UID] = l.Peak(r.UID, e.now().Add(-gate.Memory))
+		}
 		return nil
 	})
 	switch {

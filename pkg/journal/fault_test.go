@@ -160,4 +160,7 @@ func TestRepairFaults(t *testing.T) {
 	if b, err := os.ReadFile(f.path + ".broken-20261130T120000Z-2"); err != nil || string(b) != `{"v":1,"se` {
 		t.Errorf("the second copy is %q, %v", b, err)
 	}
+	if got, want := f.scan()[1].Output, "a torn line of 10 bytes was moved to audit.jsonl.broken-20261130T120000Z-2"; got != want {
+		t.Errorf("on record is %q, want %q", got, want)
+	}
 }

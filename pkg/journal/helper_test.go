@@ -180,12 +180,33 @@ func childOpen(dir, name string) (*Journal, error) {
 	return Open(Options{Dir: dir, Keys: keys, Inst: "aaa" + name})
 }
 
-const childAppends = 500
+// together waits until so many processes are here.
+func together(dir, name string, processes int) error {
+	if err := os.WriteFile(filepath.Join(dir, "here-"+name), nil, 0o600); err != nil {
+		return err
+	}
+	for {
+		here, err := filepath.Glob(filepath.Join(dir, "here-*"))
+		if err != nil || len(here) >= processes {
+			return err
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+const (
+	appenders    = 4
+	childAppends = 500
+	claimRounds  = 100
+)
 
 // childAppend appends lines, some of them three at a time.
 func childAppend(dir, name string) error {
 	j, err := childOpen(dir, name)
 	if err != nil {
+		return err
+	}
+	if err := together(dir, name, appenders); err != nil {
 		return err
 	}
 	for n := range childAppends {
@@ -206,6 +227,9 @@ var errTaken = errors.New("taken")
 func childClaim(dir, name string) error {
 	j, err := childOpen(dir, name)
 	if err != nil {
+		return err
+	}
+	if err := together(dir, name, 2); err != nil {
 		return err
 	}
 	for n := range claimRounds {
@@ -241,5 +265,3 @@ func childKeys(dir, _ string) error {
 }
 
 func planID(n int) string { return fmt.Sprintf("plan%06d", n) }
-
-const claimRounds = 100

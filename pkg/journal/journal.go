@@ -185,8 +185,8 @@ func (j *Journal) Sealed() error {
 	return j.unwritable()
 }
 
-// unwritable is why nothing may be written now. A clock that was set back heals as time goes
-// by; everything else needs a new process.
+// unwritable is why nothing may be written now. A clock that was set back heals as time
+// goes by; everything else needs a new process.
 func (j *Journal) unwritable() error {
 	if j.sealed != nil {
 		return j.sealed

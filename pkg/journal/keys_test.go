@@ -246,8 +246,15 @@ func TestDerive(t *testing.T) {
 	if _, err := k.Derive("k1", "other"); err == nil || errors.Is(err, ErrUnknownKey) {
 		t.Errorf("got %v for a purpose that there is not", err)
 	}
-	if _, err := k.Derive("k2", "audit"); !errors.Is(err, ErrUnknownKey) {
+	swapped := `{"k1": {"secret": "` + secret(2) + `", "created": "2026-11-30T00:00:00Z"}}`
+	if err := os.WriteFile(path, []byte(swapped), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.Derive("k2", "audit"); !errors.Is(err, ErrUnknownKey) { // it looks into the file
 		t.Errorf("got %v, want ErrUnknownKey", err)
+	}
+	if b, err := k.Derive("k1", "audit"); err != nil || fmt.Sprintf("%x", b[:16]) != want["audit"] {
+		t.Errorf("a key that was read changed to %x, %v", b, err)
 	}
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%d", "%x"} {
 		if s := fmt.Sprintf(verb, k); s != "keyring("+path+")" {

@@ -1,341 +1,331 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/pager"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 )
 
 // The bounds of the caches.
 const (
-	syncWait    = 2 * time.Second // for a first list, before a live list is made instead
-	catchUpWait = 200 * time.Millisecond
-	idleStop    = 10 * time.Minute // without a plan that needs it an informer stops
-	deniedPause = time.Minute      // before a watch that was forbidden is tried again
+	syncWait    = 2 * time.Second       // for a first sync, before a live list is made instead
+	catchUpWait = 50 * time.Millisecond // for events on their way; after that a live list is as fast
+	silence     = 75 * time.Second      // of a watch that is open, on which a bookmark comes every minute
+	idleStop    = 10 * time.Minute      // without a plan that needs it, an informer stops
+	deniedPause = time.Minute           // before a watch that was forbidden is tried again
 )
 
-// Want says which siblings a plan needs.
+// Want says which siblings a plan needs and what a cache of them is measured by.
 type Want struct {
 	Namespace            string // "" is all namespaces
 	Pods, Budgets, Nodes bool
 
+	// NotBefore is the newest resourceVersion among the live objects that the plan rests
+	// on (see Newest); "" asks for nothing. A cache that has not reached it is not used.
+	NotBefore string
+
 	// Agrees reports whether cached facts agree with what the live target says of itself
-	// (its counts, its node). Where they do not, the cache is behind and a live list is
-	// made. resourceVersions cannot tell: a cache that has not reached the target's may
-	// be behind, or merely quiet.
+	// (its counts, its node). Where they do not, the cache is not used. It may be nil, and
+	// it may be called several times.
 	Agrees func(plan.Facts) bool
+}
+
+// Newest is the newest of some resourceVersions; one that cannot be compared is newer
+// than all, so that no cache has reached it.
+func Newest(versions ...string) string {
+	newest := ""
+	for _, v := range versions {
+		switch {
+		case v == "":
+		case !reached(v, v):
+			return v
+		case newest == "", reached(v, newest):
+			newest = v
+		}
+	}
+	return newest
 }
 
 // Cache holds the siblings of targets: pods, disruption budgets and nodes, as compact
 // records, in informers that start on first use, as narrow as the plan needs, and stop
 // when they are idle. Nothing of Secrets or ConfigMaps is ever in it, and nothing but the
 // watch writes to it.
+//
+// A cache is used only while each of these holds; in doubt a live list is made, and its
+// Source says why:
+//
+//   - It has synced from a consistent read, and a watch is open now.
+//   - The watch is not silent: an event or a bookmark came within the last 75 s. The API
+//     server sends bookmarks every minute, so a silent watch is a cut one. The stated age is
+//     the time since the last event, bookmark or sync: what happened after that may be
+//     unknown to it.
+//   - It has reached Want.NotBefore. One etcd numbers the writes of all kinds in one
+//     sequence, and a watch delivers in that order, so a cache at version n has every change
+//     up to n. A cache below n is behind, or its kind has merely been quiet since: the two
+//     cannot be told apart without a list, so both count as behind, until the next event
+//     or bookmark, for at most a minute after the target was written.
+//   - Want.Agrees.
 type Cache struct {
 	client kubernetes.Interface
 	now    func() time.Time
 	log    *slog.Logger
 
-	mu       sync.Mutex
-	informed map[source]*informed
-	denied   map[source]time.Time
-	closed   bool
-}
+	syncWait, catchUpWait time.Duration
 
-// source is one list of the API.
-type source struct{ resource, namespace string }
-
-// informed is a running informer.
-type informed struct {
-	informer cache.SharedIndexInformer
-	stop     context.CancelFunc
-	done     chan struct{}
-	used     time.Time
-
-	mu    sync.Mutex
-	heard time.Time // when the last event or list came
+	mu        sync.Mutex
+	informers map[source]*informer
+	denied    map[source]time.Time
+	idle      *time.Timer
+	closed    bool
+	running   sync.WaitGroup
 }
 
 // NewCache makes an idle cache over a reader.
 func NewCache(client kubernetes.Interface, now func() time.Time, log *slog.Logger) *Cache {
-	return &Cache{client: client, now: now, log: log, informed: map[source]*informed{}, denied: map[source]time.Time{}}
+	return &Cache{
+		client: client, now: now, log: log, syncWait: syncWait, catchUpWait: catchUpWait,
+		informers: map[source]*informer{}, denied: map[source]time.Time{},
+	}
 }
 
-// Facts gives the siblings. What cannot be had stands in Missing with the reason, and
-// never as an empty list. Cached facts are used while they agree with the live target,
-// else the list is made live; Sources says which.
+// Facts gives the siblings, each kind sorted by name. What cannot be had stands in
+// Missing with the reason, and never as an empty list. The records share memory with the
+// cache: nobody may write to their maps and slices.
 func (c *Cache) Facts(ctx context.Context, w Want) plan.Facts {
-	f := plan.Facts{Sources: map[string]string{}, Missing: map[string]string{}}
-	var sources []source
-	for _, s := range []struct {
-		want bool
-		source
-	}{{w.Pods, source{"pods", w.Namespace}}, {w.Budgets, source{"poddisruptionbudgets", w.Namespace}}, {w.Nodes, source{"nodes", ""}}} {
-		if s.want {
-			sources = append(sources, s.source)
+	parts := make([]*part, 0, 3)
+	for _, s := range w.sources() {
+		i, why := c.inform(s)
+		parts = append(parts, &part{source: s, informer: i, doubt: why})
+	}
+	poll(ctx, c.syncWait, func() bool {
+		return !slices.ContainsFunc(parts, func(p *part) bool { return p.informer != nil && p.informer.syncing() })
+	})
+	poll(ctx, c.catchUpWait, func() bool { return c.look(w, parts) })
+	var live sync.WaitGroup
+	for _, p := range parts {
+		if p.doubt != "" {
+			live.Go(func() { p.list(ctx, c.client) })
 		}
 	}
-	cached := map[source]bool{}
-	for _, s := range sources {
-		cached[s] = c.fromInformer(ctx, s, &f)
+	live.Wait()
+	f := join(parts)
+	slices.SortFunc(f.Pods, func(a, b plan.Pod) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	slices.SortFunc(f.Budgets, func(a, b plan.Budget) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	slices.SortFunc(f.Nodes, func(a, b plan.Node) int { return cmp.Compare(a.Name, b.Name) })
+	return f
+}
+
+func (w Want) sources() (out []source) {
+	if w.Pods {
+		out = append(out, source{"pods", w.Namespace})
 	}
-	if w.Agrees != nil && len(sources) > 0 && !c.agreed(ctx, w, cached, &f) {
-		cached = nil
+	if w.Budgets {
+		out = append(out, source{"poddisruptionbudgets", w.Namespace})
 	}
-	for _, s := range sources {
-		if !cached[s] {
-			c.live(ctx, s, &f)
+	if w.Nodes {
+		out = append(out, source{"nodes", ""})
+	}
+	return out
+}
+
+// part is what one call of Facts has of one source.
+type part struct {
+	source
+	informer *informer // nil where there is none
+
+	records []*record
+	origin  string // for Sources
+	doubt   string // why the cache is not used, "" where it is
+	missing string // why there are no records
+}
+
+// look takes what the caches hold now, with the doubts about it. It reports whether
+// waiting can change nothing for the better.
+func (c *Cache) look(w Want, parts []*part) (settled bool) {
+	settled = true
+	cached := false
+	for _, p := range parts {
+		if p.informer == nil {
+			continue
+		}
+		age := since(c.now(), p.informer.lastHeard())
+		version := p.informer.version() // before the records, which are at least as new
+		switch {
+		case p.informer.ended():
+			p.doubt = "watching is forbidden"
+		case p.informer.syncing():
+			p.doubt = "the cache has not synced yet"
+		case age > silence:
+			p.doubt = fmt.Sprintf("the watch is silent for %s", age.Round(time.Second))
+			c.drop(p.informer)
+		case p.informer.open.Load() == 0:
+			p.doubt, settled = "the watch is down", false
+		case !reached(version, w.NotBefore):
+			p.doubt, settled = "the cache is older than the target", false
+		default:
+			p.doubt, cached = "", true
+			p.records = p.informer.records(p.namespace)
+			p.origin = fmt.Sprintf("cache, %s old", age.Round(time.Second))
+		}
+	}
+	if !cached || w.Agrees == nil || w.Agrees(join(parts)) {
+		return settled
+	}
+	for _, p := range parts {
+		p.doubt = cmp.Or(p.doubt, "the cache disagrees with the target")
+	}
+	return false
+}
+
+// join makes the Facts of the parts about which there is no doubt.
+func join(parts []*part) plan.Facts {
+	f := plan.Facts{Sources: map[string]string{}, Missing: map[string]string{}}
+	for _, p := range parts {
+		switch {
+		case p.doubt != "":
+		case p.missing != "":
+			f.Missing[p.resource] = p.missing
+		default:
+			f.Sources[p.resource] = p.origin
+			for _, r := range p.records {
+				r.addTo(&f)
+			}
 		}
 	}
 	return f
 }
 
-// agreed waits a moment for the watch to catch up with the live target.
-func (c *Cache) agreed(ctx context.Context, w Want, cached map[source]bool, f *plan.Facts) bool {
-	until := time.Now().Add(catchUpWait)
-	for !w.Agrees(*f) {
-		if time.Now().After(until) || ctx.Err() != nil {
-			return false
-		}
-		time.Sleep(catchUpWait / 10)
-		for s, ok := range cached {
-			cached[s] = ok && c.fromInformer(ctx, s, f)
-		}
-	}
-	return true
-}
-
-// fromInformer fills in what the informer of a source holds; false where it cannot.
-func (c *Cache) fromInformer(ctx context.Context, s source, f *plan.Facts) bool {
-	i := c.inform(s)
-	if i == nil {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(ctx, syncWait)
-	defer cancel()
-	if !cache.WaitForCacheSync(ctx.Done(), i.informer.HasSynced) || i.ended() {
-		return false
-	}
-	s.reset(f)
-	for _, o := range i.informer.GetStore().List() {
-		s.add(f, o)
-	}
-	i.mu.Lock()
-	age := c.now().Sub(i.heard)
-	i.mu.Unlock()
-	f.Sources[s.resource] = fmt.Sprintf("cache, last event %s ago", max(age, 0).Round(time.Second))
-	return true
-}
-
-// live lists a source from the API server, whole or not at all.
-func (c *Cache) live(ctx context.Context, s source, f *plan.Facts) {
-	s.reset(f)
-	delete(f.Sources, s.resource)
-	p := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.list(ctx, c.client, o)
-	})
-	err := p.EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
-		r, err := compact(o)
-		if err == nil {
-			s.add(f, r)
-		}
-		return err
-	})
-	if err != nil {
-		s.reset(f)
-		f.Missing[s.resource] = s.missing(err)
-		return
-	}
-	f.Sources[s.resource] = "live list"
-}
-
-func (s source) missing(err error) string {
-	name := s.resource
-	if name == "poddisruptionbudgets" {
-		name += ".policy"
-	}
-	if code := apierrors.ReasonForError(err); code != metav1.StatusReasonUnknown {
-		return fmt.Sprintf("cannot list %s (%s)", name, code)
-	}
-	return fmt.Sprintf("cannot list %s: the API server does not answer", name)
-}
-
-// inform gives the running informer of a source and starts it on first use; nil while a
-// watch is known to be forbidden, or when the cache is closed.
-func (c *Cache) inform(s source) *informed {
+// inform gives the running informer of a source and starts it on first use; nil, and why,
+// while a watch is known to be forbidden or the cache is closed. An informer of all
+// namespaces that has synced serves each of them.
+func (c *Cache) inform(s source) (*informer, string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
-	for k, i := range c.informed {
-		if k != s && now.Sub(i.used) > idleStop || i.ended() {
-			i.stop()
-			delete(c.informed, k)
+	if c.closed {
+		return nil, "the caches are closed"
+	}
+	for _, known := range []*informer{c.informers[s], c.informers[source{s.resource, ""}]} {
+		if known != nil && !known.ended() && (known.source == s || !known.syncing()) {
+			known.used = now
+			return known, ""
 		}
 	}
-	if c.closed || now.Before(c.denied[s]) {
-		return nil
+	if now.Before(c.denied[s]) {
+		return nil, "watching is forbidden"
 	}
-	i := c.informed[s]
-	if i == nil {
-		i = c.start(s)
-		c.informed[s] = i
-	}
+	i := c.start(s)
 	i.used = now
-	return i
+	c.informers[s] = i
+	if c.idle == nil {
+		c.idle = time.AfterFunc(idleStop, c.stopIdle)
+	}
+	return i, ""
 }
 
-func (i *informed) ended() bool {
-	select {
-	case <-i.done:
-		return true
-	default:
-		return false
+// stopIdle stops the informers that no plan has needed for a while, and comes again
+// while there are others.
+func (c *Cache) stopIdle() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
 	}
-}
-
-func (c *Cache) start(s source) *informed {
-	ctx, stop := context.WithCancel(context.Background())
-	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return s.list(ctx, c.client, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return s.watch(ctx, c.client, o)
-		},
-	}
-	i := &informed{stop: stop, done: make(chan struct{}), heard: c.now()}
-	i.informer = cache.NewSharedIndexInformer(lw, s.example(), 0, nil)
-	heard := func(any) {
-		i.mu.Lock()
-		defer i.mu.Unlock()
-		i.heard = c.now()
-	}
-	_ = i.informer.SetTransform(func(o any) (any, error) {
-		heard(o)
-		return compact(o)
-	})
-	_ = i.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
-		c.log.Debug("watch", "resource", s.resource, "namespace", s.namespace, "err", plan.Untrusted(err.Error()))
-		if apierrors.IsForbidden(err) {
-			c.mu.Lock()
-			c.denied[s] = c.now().Add(deniedPause)
-			c.mu.Unlock()
-			stop() // it would ask for ever
+	now, next := c.now(), idleStop
+	for s, i := range c.informers {
+		left := idleStop - since(now, i.used)
+		if left <= 0 || i.ended() {
+			i.stop()
+			delete(c.informers, s)
+			continue
 		}
-	})
-	go func() {
-		defer close(i.done)
-		i.informer.RunWithContext(ctx)
-	}()
-	return i
+		next = min(next, left)
+	}
+	for s, until := range c.denied {
+		if !now.Before(until) {
+			delete(c.denied, s)
+		}
+	}
+	if len(c.informers) == 0 {
+		c.idle = nil
+		return
+	}
+	c.idle = time.AfterFunc(next, c.stopIdle)
 }
 
-// Close stops every informer and waits for them.
+// drop ends an informer that is of no use any more; the next use starts another one.
+func (c *Cache) drop(i *informer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i.stop()
+	if c.informers[i.source] == i {
+		delete(c.informers, i.source)
+	}
+}
+
+// deny keeps a source from being watched for a while.
+func (c *Cache) deny(i *informer) {
+	c.drop(i)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.denied[i.source] = c.now().Add(deniedPause)
+}
+
+// Close stops every informer and waits for them. Facts still answers, from live lists.
 func (c *Cache) Close() {
 	c.mu.Lock()
-	all := c.informed
-	c.informed, c.closed = map[source]*informed{}, true
-	c.mu.Unlock()
-	for _, i := range all {
+	c.closed = true
+	if c.idle != nil {
+		c.idle.Stop()
+	}
+	for _, i := range c.informers {
 		i.stop()
-		<-i.done
 	}
+	clear(c.informers)
+	c.mu.Unlock()
+	c.running.Wait()
 }
 
-// list and watch are the typed calls of a source.
-func (s source) list(ctx context.Context, k kubernetes.Interface, o metav1.ListOptions) (runtime.Object, error) {
-	switch s.resource {
-	case "pods":
-		return k.CoreV1().Pods(s.namespace).List(ctx, o)
-	case "nodes":
-		return k.CoreV1().Nodes().List(ctx, o)
+// reached reports whether a version is at or after another; false where they cannot be
+// compared.
+func reached(version, notBefore string) bool {
+	if notBefore == "" {
+		return true
 	}
-	return k.PolicyV1().PodDisruptionBudgets(s.namespace).List(ctx, o)
+	order, err := resourceversion.CompareResourceVersion(version, notBefore)
+	return err == nil && order >= 0
 }
 
-func (s source) watch(ctx context.Context, k kubernetes.Interface, o metav1.ListOptions) (watch.Interface, error) {
-	switch s.resource {
-	case "pods":
-		return k.CoreV1().Pods(s.namespace).Watch(ctx, o)
-	case "nodes":
-		return k.CoreV1().Nodes().Watch(ctx, o)
-	}
-	return k.PolicyV1().PodDisruptionBudgets(s.namespace).Watch(ctx, o)
+// since is the time that has passed by the clock on the wall or by the process's own,
+// whichever says more: the latter stands still while a laptop sleeps.
+func since(now, t time.Time) time.Duration {
+	return max(0, now.Sub(t), now.Round(0).Sub(t.Round(0)))
 }
 
-func (s source) example() runtime.Object {
-	switch s.resource {
-	case "pods":
-		return &corev1.Pod{}
-	case "nodes":
-		return &corev1.Node{}
+// poll asks until it is done, at most for the given time; at least once.
+func poll(ctx context.Context, atMost time.Duration, done func() bool) {
+	ctx, cancel := context.WithTimeout(ctx, atMost)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
 	}
-	return &policyv1.PodDisruptionBudget{}
-}
-
-func (s source) reset(f *plan.Facts) {
-	switch s.resource {
-	case "pods":
-		f.Pods = nil
-	case "nodes":
-		f.Nodes = nil
-	default:
-		f.Budgets = nil
-	}
-}
-
-func (s source) add(f *plan.Facts, o any) {
-	switch r := o.(*record).facts.(type) {
-	case plan.Pod:
-		f.Pods = append(f.Pods, r)
-	case plan.Node:
-		f.Nodes = append(f.Nodes, r)
-	case plan.Budget:
-		f.Budgets = append(f.Budgets, r)
-	}
-}
-
-// record is what the store holds in place of an API object: the facts, and what the
-// informer needs to file them.
-type record struct {
-	metav1.ObjectMeta
-	facts any // plan.Pod, plan.Node or plan.Budget
-}
-
-// compact is the transform of every informer.
-func compact(o any) (any, error) {
-	var facts any
-	switch o := o.(type) {
-	case *record:
-		return o, nil
-	case cache.DeletedFinalStateUnknown:
-		return o, nil
-	case *corev1.Pod:
-		facts = PodFacts(o)
-	case *corev1.Node:
-		facts = nodeFacts(o)
-	case *policyv1.PodDisruptionBudget:
-		facts = budgetFacts(o)
-	default:
-		return nil, fmt.Errorf("nothing is cached of %T", o)
-	}
-	m, err := meta.Accessor(o)
-	if err != nil {
-		return nil, err
-	}
-	return &record{metav1.ObjectMeta{Namespace: m.GetNamespace(), Name: m.GetName(), ResourceVersion: m.GetResourceVersion()}, facts}, nil
 }

@@ -1,5 +1,7 @@
 package plan
 
+import "strings"
+
 // Direction is what a plan does to pods.
 type Direction string
 
@@ -36,4 +38,11 @@ type Risk struct {
 	Missing  int    `json:"missing"`            // of Ready, at the worst moment
 	Percent  int    `json:"percent"`            // (Peak - (Ready - Missing)) of Peak, rounded up; 0 when nothing is missing
 	Replaced bool   `json:"replaced,omitempty"` // a controller replaces what is missing
+}
+
+// Namespace is the owner's namespace, "" where the risk has no owner.
+func (r Risk) Namespace() string {
+	_, rest, _ := strings.Cut(r.Owner, "/")
+	namespace, _, _ := strings.Cut(rest, "/")
+	return namespace
 }

@@ -79,6 +79,7 @@ func Start(t testing.TB, l *lab.Lab, o Options) *Server {
 			t.Errorf("the server ended with %d: %s", code, s.stderr.String())
 		}
 		outW.Close()
+		inR.CloseWithError(io.ErrClosedPipe) // a server that could not start reads nothing
 	}()
 	c, err := stdio.Connect(o.Era, inW, outR)
 	if err != nil {
@@ -108,7 +109,7 @@ func prepare(t testing.TB, l *lab.Lab, o *Options) (*Server, []string) {
 		o.Era = stdio.Modern
 	}
 	if o.State == "" {
-		o.State = t.TempDir()
+		o.State = filepath.Join(t.TempDir(), "state")
 	}
 	if o.Config == nil {
 		o.Config = Account(t, l)

@@ -1,16 +1,37 @@
 package lab
 
 import (
-	"bufio"
+	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
-	"slices"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// AuditEvent is what a test needs of one event of the API server's own audit log.
+// auditPolicy keeps the request of whatever can change something, and who read what.
+// Watches and the housekeeping of the control plane itself are left out.
+const auditPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+rules:
+- level: None
+  verbs: [watch]
+- level: None
+  users: ["system:apiserver", "system:kube-controller-manager", "system:kube-scheduler", "system:kwok"]
+  resources:
+  - {group: coordination.k8s.io, resources: [leases]}
+  - {group: "", resources: [events]}
+  - {group: events.k8s.io, resources: [events]}
+- level: Request
+  verbs: [create, update, patch, delete, deletecollection]
+- level: Metadata
+  verbs: [get, list]
+`
+
+// AuditEvent is one finished request in the API server's own audit log, in the words of
+// audit.k8s.io/v1.
 type AuditEvent struct {
 	AuditID    string    `json:"auditID"`
 	Stage      string    `json:"stage"`
@@ -22,34 +43,65 @@ type AuditEvent struct {
 		Username string `json:"username"`
 	} `json:"user"`
 	ObjectRef struct {
-		Resource, Subresource, Namespace, Name string
+		APIGroup    string `json:"apiGroup"`
+		Resource    string `json:"resource"`
+		Subresource string `json:"subresource"`
+		Namespace   string `json:"namespace"`
+		Name        string `json:"name"`
 	} `json:"objectRef"`
 	ResponseStatus struct {
 		Code int `json:"code"`
 	} `json:"responseStatus"`
-	RequestObject json.RawMessage `json:"requestObject"`
+	RequestObject json.RawMessage `json:"requestObject"` // of a patch, the patch
 }
 
 // AuditLog is the path of the API server's own audit log.
-func (l *Lab) AuditLog() string { return filepath.Join(l.dir, "audit.log") }
+func (l *Lab) AuditLog() string { return l.path("audit.log") }
 
-// AuditEvents reads the finished requests of the API server's own audit log so far.
-func (l *Lab) AuditEvents() (events []AuditEvent, err error) {
-	f, err := os.Open(l.AuditLog())
+// AuditEvents are the finished requests of the API server's own audit log, in the order
+// of their ends. Every request whose answer the caller has seen is among them: the
+// server logs a request before it works on it, but may answer before it logs the end,
+// so what has begun is waited for.
+func (l *Lab) AuditEvents(ctx context.Context) ([]AuditEvent, error) {
+	finished, begun, err := l.readAudit()
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 4<<20)
-	for lines.Scan() {
-		var e AuditEvent
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			return nil, fmt.Errorf("audit log: %w", err)
+	err = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, startTimeout, true, func(context.Context) (bool, error) {
+		for _, e := range finished {
+			delete(begun, e.AuditID)
 		}
-		if e.Stage == "ResponseComplete" || e.Stage == "Panic" {
-			events = append(events, e)
+		if len(begun) == 0 {
+			return true, nil
+		}
+		finished, _, err = l.readAudit()
+		return false, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("audit log: %d requests without an end: %w", len(begun), err)
+	}
+	return finished, nil
+}
+
+// readAudit reads the log once: the ends, and the ids of what has begun.
+func (l *Lab) readAudit() (finished []AuditEvent, begun map[string]bool, err error) {
+	raw, err := os.ReadFile(l.AuditLog())
+	if err != nil {
+		return nil, nil, err
+	}
+	begun = map[string]bool{}
+	raw = raw[:bytes.LastIndexByte(raw, '\n')+1] // not a line that is being written
+	for line := range bytes.Lines(raw) {
+		var e AuditEvent
+		if err := json.Unmarshal(line, &e); err != nil {
+			return nil, nil, fmt.Errorf("audit log: %w", err)
+		}
+		switch e.Stage {
+		case "RequestReceived":
+			begun[e.AuditID] = true
+		case "ResponseComplete", "Panic":
+			finished = append(finished, e)
 		}
 	}
-	return slices.Clip(events), lines.Err()
+	return finished, begun, nil
 }

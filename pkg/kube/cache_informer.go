@@ -1,0 +1,194 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+)
+
+// informer is a running informer of one source.
+type informer struct {
+	source
+	cache.SharedIndexInformer
+	stop context.CancelFunc
+	done chan struct{}
+	used time.Time    // guarded by Cache.mu
+	open atomic.Int32 // watches that are open
+
+	mu    sync.Mutex
+	heard time.Time // when the state was known to be current last
+}
+
+// start runs an informer. It ends with stop, or by itself where watching is forbidden,
+// which no retry heals.
+func (c *Cache) start(s source) *informer {
+	ctx, stop := context.WithCancel(klog.NewContext(context.Background(), klog.New(quiet{c.log})))
+	i := &informer{source: s, stop: stop, done: make(chan struct{})}
+	calls := s.calls(c.client)
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			if o.Continue == "" {
+				o.ResourceVersion, o.ResourceVersionMatch = "", "" // consistent: never what a server's own cache had once
+			}
+			asked := c.now()
+			list, err := calls.list(ctx, o)
+			if err == nil {
+				i.hear(asked)
+			}
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			if o.SendInitialEvents != nil && *o.SendInitialEvents {
+				o.ResourceVersion = "" // likewise
+			}
+			w, err := calls.watch(ctx, o)
+			if err != nil {
+				if o.SendInitialEvents != nil {
+					err = opaque{err}
+				}
+				return nil, err
+			}
+			return c.tap(i, w), nil
+		},
+	}
+	indexers := cache.Indexers{}
+	if s.namespace == "" {
+		indexers[cache.NamespaceIndex] = cache.MetaNamespaceIndexFunc
+	}
+	i.SharedIndexInformer = cache.NewSharedIndexInformer(lw, s.example(), 0, indexers)
+	_ = i.SetTransform(compact)
+	_ = i.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
+		c.log.Debug("watch failed", "resource", s.resource, "namespace", s.namespace, "err", plan.Untrusted(err.Error()))
+		if apierrors.IsForbidden(err) {
+			c.deny(i)
+		}
+	})
+	c.running.Go(func() {
+		defer close(i.done)
+		i.RunWithContext(ctx)
+	})
+	return i
+}
+
+// opaque hides from the reflector that an error could be retried: while it waits to
+// stream the state again it cannot be stopped. So it goes on to a list, and after that
+// waits where it can be.
+type opaque struct{ error }
+
+func (i *informer) ended() bool {
+	select {
+	case <-i.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// syncing reports whether the first state is still to come.
+func (i *informer) syncing() bool { return !i.HasSynced() && !i.ended() }
+
+// version is that up to which the store has every change.
+func (i *informer) version() string { return i.GetStore().LastStoreSyncResourceVersion() }
+
+// records are those of a namespace, or all.
+func (i *informer) records(namespace string) []*record {
+	list := i.GetStore().List
+	if namespace != i.namespace {
+		list = func() []any {
+			in, _ := i.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
+			return in
+		}
+	}
+	var out []*record
+	for _, o := range list() {
+		out = append(out, o.(*record))
+	}
+	return out
+}
+
+func (i *informer) hear(at time.Time) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if at.After(i.heard) {
+		i.heard = at
+	}
+}
+
+func (i *informer) lastHeard() time.Time {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.heard
+}
+
+// tap passes a watch on and hears each event and bookmark.
+func (c *Cache) tap(i *informer, w watch.Interface) watch.Interface {
+	t := &tapped{Interface: w, events: make(chan watch.Event), stopped: make(chan struct{})}
+	i.open.Add(1)
+	c.running.Go(func() {
+		defer i.open.Add(-1)
+		defer close(t.events)
+		for e := range w.ResultChan() {
+			if e.Type != watch.Error {
+				i.hear(c.now())
+			}
+			select {
+			case t.events <- e:
+			case <-t.stopped:
+				return
+			}
+		}
+	})
+	return t
+}
+
+type tapped struct {
+	watch.Interface
+	events  chan watch.Event
+	stopped chan struct{}
+	once    sync.Once
+}
+
+func (t *tapped) ResultChan() <-chan watch.Event { return t.events }
+
+func (t *tapped) Stop() {
+	t.once.Do(func() { close(t.stopped) })
+	t.Interface.Stop()
+}
+
+// quiet is where the informers' own log goes: client-go tells at the usual level of each
+// retry, which concerns nobody while live lists do.
+type quiet struct{ log *slog.Logger }
+
+func (quiet) Init(klog.RuntimeInfo)               {}
+func (quiet) Enabled(level int) bool              { return level <= 1 }
+func (q quiet) WithName(string) klog.LogSink      { return q }
+func (q quiet) WithValues(kv ...any) klog.LogSink { return quiet{q.log.With(kv...)} }
+
+func (q quiet) Info(_ int, msg string, kv ...any) {
+	q.log.Debug("informer: "+msg, printable(kv)...)
+}
+
+func (q quiet) Error(err error, msg string, kv ...any) {
+	q.log.Debug("informer: "+msg, printable(append(kv, "err", err))...)
+}
+
+// printable makes the values of a log line safe: errors of the API may quote objects.
+func printable(kv []any) []any {
+	out := make([]any, len(kv))
+	for n, v := range kv {
+		out[n] = plan.Untrusted(fmt.Sprint(v))
+	}
+	return out
+}

@@ -1,0 +1,173 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+)
+
+// source is one list of the API.
+type source struct{ resource, namespace string }
+
+// calls are the typed calls of a source with their types erased.
+type calls struct {
+	list  func(context.Context, metav1.ListOptions) (runtime.Object, error)
+	watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
+}
+
+type listWatcher[L runtime.Object] interface {
+	List(context.Context, metav1.ListOptions) (L, error)
+	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
+}
+
+func callsOf[L runtime.Object](c listWatcher[L]) calls {
+	return calls{
+		list:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) },
+		watch: c.Watch,
+	}
+}
+
+func (s source) calls(k kubernetes.Interface) calls {
+	switch s.resource {
+	case "pods":
+		return callsOf(k.CoreV1().Pods(s.namespace))
+	case "nodes":
+		return callsOf(k.CoreV1().Nodes())
+	}
+	return callsOf(k.PolicyV1().PodDisruptionBudgets(s.namespace))
+}
+
+func (s source) example() runtime.Object {
+	switch s.resource {
+	case "pods":
+		return &corev1.Pod{}
+	case "nodes":
+		return &corev1.Node{}
+	}
+	return &policyv1.PodDisruptionBudget{}
+}
+
+// qualified is the resource's name with its group.
+func (s source) qualified() string {
+	if s.resource == "poddisruptionbudgets" {
+		return s.resource + ".policy"
+	}
+	return s.resource
+}
+
+// pageSize is how many objects are asked for at once.
+const pageSize = 500
+
+// list takes the place of the cache with a live list, whole or not at all.
+func (p *part) list(ctx context.Context, k kubernetes.Interface) {
+	why := p.doubt
+	p.doubt, p.records = "", nil
+	// A list may expire between its pages. It is begun again, the last time in one page,
+	// which cannot expire.
+	for _, limit := range []int64{pageSize, pageSize, 0} {
+		var err error
+		if p.records, err = pages(ctx, p.calls(k), limit); err == nil {
+			p.origin, p.missing = "live list: "+why, ""
+			return
+		}
+		p.missing = p.unlisted(ctx, err)
+		if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+			return
+		}
+	}
+}
+
+func pages(ctx context.Context, c calls, limit int64) (records []*record, err error) {
+	for o := (metav1.ListOptions{Limit: limit}); ; {
+		list, err := c.list(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		err = meta.EachListItem(list, func(item runtime.Object) error {
+			r, err := compact(item)
+			if err == nil {
+				records = append(records, r.(*record))
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		m, err := meta.ListAccessor(list)
+		if err != nil {
+			return nil, err
+		}
+		if o.Continue = m.GetContinue(); o.Continue == "" {
+			return records, nil
+		}
+	}
+}
+
+// unlisted says why a list cannot be had, in words of ours.
+func (s source) unlisted(ctx context.Context, err error) string {
+	why := "the API server cannot be reached"
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) && status.Status().Code != 0 {
+		why = fmt.Sprint(status.Status().Code)
+	} else if ctx.Err() != nil {
+		why = "no answer in time"
+	}
+	return fmt.Sprintf("cannot list %s (%s)", s.qualified(), why)
+}
+
+// record is what the store holds in place of an API object: the facts, and what the
+// informer needs to file them.
+type record struct {
+	namespace, name, version string
+	facts                    any // plan.Pod, plan.Node or plan.Budget
+}
+
+// GetObjectMeta makes a metav1.ObjectMetaAccessor of the record. The store asks for it
+// now and then; kept, it would be larger than the facts.
+func (r *record) GetObjectMeta() metav1.Object {
+	return &metav1.ObjectMeta{Namespace: r.namespace, Name: r.name, ResourceVersion: r.version}
+}
+
+func (r *record) addTo(f *plan.Facts) {
+	switch facts := r.facts.(type) {
+	case plan.Pod:
+		f.Pods = append(f.Pods, facts)
+	case plan.Node:
+		f.Nodes = append(f.Nodes, facts)
+	case plan.Budget:
+		f.Budgets = append(f.Budgets, facts)
+	}
+}
+
+// compact is the transform of every informer. It may meet its own result again.
+func compact(o any) (any, error) {
+	var facts any
+	switch o := o.(type) {
+	case *record, cache.DeletedFinalStateUnknown:
+		return o, nil
+	case *corev1.Pod:
+		facts = PodFacts(o)
+	case *corev1.Node:
+		facts = nodeFacts(o)
+	case *policyv1.PodDisruptionBudget:
+		facts = budgetFacts(o)
+	default:
+		return nil, fmt.Errorf("nothing is cached of %T", o)
+	}
+	m, err := meta.Accessor(o)
+	if err != nil {
+		return nil, err
+	}
+	return &record{m.GetNamespace(), m.GetName(), m.GetResourceVersion(), facts}, nil
+}

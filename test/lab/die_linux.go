@@ -1,9 +1,0 @@
-package lab
-
-import (
-	"os/exec"
-	"syscall"
-)
-
-// dieWithParent ends the process when this one is killed.
-func dieWithParent(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }

@@ -153,8 +153,8 @@ func (d *drain) consider(ctx context.Context, p *corev1.Pod) error {
 			d.Stays("%s: of daemonset %s", name, owner.Name)
 			return nil
 		}
-		lost("daemonset "+owner.Name+" not found", "force: true", d.args.Force)
-		d.Warn("%s belongs to daemonset %s, which is gone", name, owner.Name)
+		lost("daemonset "+action.SafeName(owner.Name)+" not found", "force: true", d.args.Force)
+		d.Warn("%s belongs to daemonset %s, which is gone", name, action.SafeName(owner.Name))
 	}
 	if len(facts.EmptyDirs) > 0 && !facts.Finished() {
 		lost("emptyDir "+strings.Join(facts.EmptyDirs, ", "), "delete_emptydir_data: true", d.args.DeleteEmptyDirData)

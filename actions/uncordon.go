@@ -33,7 +33,7 @@ func planUncordon(ctx context.Context, s *action.Session, a UncordonArgs) error 
 	}
 	for _, t := range n.Spec.Taints {
 		if t.Effect != corev1.TaintEffectPreferNoSchedule && t.Key != corev1.TaintNodeUnschedulable {
-			s.Warn("the taint %s:%s still keeps pods off", t.ToString(), t.Effect)
+			s.Warn("the taint %s still keeps pods off", t.ToString())
 		}
 	}
 	if !n.Spec.Unschedulable {

@@ -8,8 +8,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // Scalable is exactly one of the kinds that have a scale subresource.
@@ -131,11 +130,20 @@ func (w Workload) Deployment() (*appsv1.Deployment, bool) {
 	return d, ok
 }
 
-// Controller is the argument-like name of what controls an object, or "": Deployment/web.
+// Controller names what controls an object, or "": Deployment/web.
 func Controller(o metav1.Object) string {
 	ref := metav1.GetControllerOf(o)
 	if ref == nil {
 		return ""
 	}
-	return plan.Untrusted(ref.Kind) + "/" + ref.Name
+	return SafeName(ref.Kind) + "/" + SafeName(ref.Name)
+}
+
+// SafeName gives a name that comes from an ownerReference, where the API takes any text,
+// or says that it is none.
+func SafeName(s string) string {
+	if len(s) == 0 || validation.IsDNS1123Subdomain(strings.ToLower(s)) != nil {
+		return "(name withheld)"
+	}
+	return s
 }

@@ -49,6 +49,7 @@ type Engine struct {
 	dryRuns atomic.Int64
 
 	flights flights
+	repeats repeats
 	work    sync.WaitGroup // executions that have begun
 	stop    context.Context
 	stopped context.CancelFunc
@@ -102,7 +103,7 @@ func (e *Engine) ExecuteSchema(a *action.Action) *jsonschema.Schema {
 }
 
 // line begins the journal line of a call.
-func (e *Engine) line(ctx context.Context, c Call, event string) *journal.Line {
+func (e *Engine) line(c Call, event string) *journal.Line {
 	who := e.cfg.Principal
 	who.K8s = e.k.Read.KnownUser()
 	l := &journal.Line{Event: event, Tool: c.Tool, Principal: &who, Cluster: e.k.Read.Known(), Label: e.cfg.Label}
@@ -127,8 +128,8 @@ func about(l *journal.Line, p *plan.Plan) *journal.Line {
 // refuse puts a refusal on record and gives it back. A fault that is no refusal becomes
 // one: the caller must always learn that nothing was sent.
 func (e *Engine) refuse(ctx context.Context, c Call, p *plan.Plan, err error) *refusal.Refusal {
-	r := kube.Refuse(err)
-	l := e.line(ctx, c, r.Event())
+	r := e.repeats.mark(c, kube.Refuse(err))
+	l := e.line(c, r.Event())
 	l.Code, l.Output, l.Untrusted = string(r.Code), r.Error(), r.Untrusted
 	if p != nil {
 		about(l, p)
@@ -222,4 +223,29 @@ func (e *Engine) explain(ctx context.Context, args action.Args, err error) error
 		}
 	}
 	return r
+}
+
+// repeats notices a caller that sends the same refused call again and again.
+type repeats struct {
+	mu   sync.Mutex
+	last string
+	n    int
+}
+
+// mark gives the refusal, or from the third identical one in a row on one that says so
+// and names another next step.
+func (s *repeats) mark(c Call, r *refusal.Refusal) *refusal.Refusal {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := c.Tool + string(c.Raw) + string(r.Code)
+	if s.n++; key != s.last {
+		s.last, s.n = key, 1
+	}
+	if s.n < 3 {
+		return r
+	}
+	again := *r
+	again.Message = fmt.Sprintf("%s (the same refused call, %d times in a row)", r.Message, s.n)
+	again.Hint = "do not send it again: tell the person what was refused and why; " + r.Hint
+	return &again
 }

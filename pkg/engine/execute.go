@@ -53,7 +53,9 @@ func (e *Engine) Execute(ctx context.Context, c Call) (*Execution, error) {
 		if mine {
 			e.work.Go(func() {
 				run := &execution{Engine: e, call: c, args: d.Args, reason: d.Reason, p: p, flight: f}
-				f.answer, f.err = run.run(ctx)
+				if f.answer, f.err = run.run(ctx); f.err == nil && f.answer.Outcome == plan.Executed {
+					f.verdict = e.verify(ctx, c, p)
+				}
 				e.flights.leave(p.ID, f)
 			})
 		}
@@ -76,10 +78,9 @@ func (e *Engine) Execute(ctx context.Context, c Call) (*Execution, error) {
 			return e.unknown(ctx, c, p, "")
 		case f.err != nil:
 			return nil, e.refuse(ctx, c, p, f.err)
-		case f.answer.Outcome == plan.Unknown:
-			return f.answer, nil
+		case f.verdict != nil:
+			f.answer.Current = e.await(ctx, f.verdict, e.cfg.VerifyWait-e.now().Sub(began))
 		}
-		e.verify(ctx, c, f.answer, e.cfg.VerifyWait-e.now().Sub(began))
 		return f.answer, nil
 	}
 }
@@ -296,7 +297,7 @@ const pollJournal = 50 * time.Millisecond
 // replay gives the first result again, unchanged, with the last verdict beside it. It
 // makes no API call.
 func (e *Engine) replay(ctx context.Context, c Call, p *plan.Plan) (*Execution, error) {
-	if err := e.append(about(e.line(ctx, c, journal.EventReplayed), p)); err != nil {
+	if err := e.append(about(e.line(c, journal.EventReplayed), p)); err != nil {
 		return nil, unavailable(err)
 	}
 	x, err := e.recorded(p)
@@ -322,11 +323,14 @@ func (e *Engine) recorded(p *plan.Plan) (*Execution, error) {
 		x.Current = l.Plan(p.ID).Verification
 		return nil
 	})
+	if x.Current == nil && x.Outcome == plan.Executed {
+		x.Current = e.verifying()
+	}
 	return x, err
 }
 
 func (e *Engine) inProgress(ctx context.Context, c Call, p *plan.Plan, done []plan.StepResult) (*Execution, error) {
-	if err := e.append(about(e.line(ctx, c, journal.EventInProgress), p)); err != nil {
+	if err := e.append(about(e.line(c, journal.EventInProgress), p)); err != nil {
 		return nil, unavailable(err)
 	}
 	return &Execution{
@@ -336,7 +340,7 @@ func (e *Engine) inProgress(ctx context.Context, c Call, p *plan.Plan, done []pl
 }
 
 func (e *Engine) unknown(ctx context.Context, c Call, p *plan.Plan, detail string) (*Execution, error) {
-	if err := e.append(about(e.line(ctx, c, journal.EventInProgress), p)); err != nil {
+	if err := e.append(about(e.line(c, journal.EventInProgress), p)); err != nil {
 		return nil, unavailable(err)
 	}
 	return &Execution{Plan: p, Outcome: plan.Unknown, Detail: unknownDetail(detail)}, nil
@@ -356,9 +360,12 @@ type flights struct {
 }
 
 type flight struct {
-	done   chan struct{}
-	answer *Execution // valid once done is closed, and so is err
-	err    error
+	done chan struct{}
+
+	// Valid once done is closed; only the flight's own call touches the answer then.
+	answer  *Execution
+	err     error
+	verdict <-chan plan.Verification // nil where there is nothing to verify
 
 	mu   sync.Mutex
 	seen []plan.StepResult

@@ -77,7 +77,7 @@ func (e *Engine) plan(ctx context.Context, c Call) (*Planned, *plan.Plan, error)
 	} else if answer.Phrase, err = e.sign(p); err != nil {
 		return nil, p, err
 	}
-	line := about(e.line(ctx, c, journal.EventPlan), p)
+	line := about(e.line(c, journal.EventPlan), p)
 	line.Record, line.Ready = p, capacity(got.effect.Risks...)
 	err = e.j.Append(func(l *journal.Ledger) ([]*journal.Line, error) {
 		if l.Plan(p.ID).Planned {

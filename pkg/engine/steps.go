@@ -175,7 +175,7 @@ func (x *execution) attempt(ctx context.Context, w *work) (plan.StepResult, erro
 // intend puts the intent of one request on disk, with the outcomes before it. The first
 // intent is the claim: steps 3, 4, 5 and 8 are decided again under the lock.
 func (x *execution) intend(ctx context.Context, w *work, auditID string) error {
-	l := about(x.line(ctx, x.call, journal.EventIntent), x.p)
+	l := about(x.line(x.call, journal.EventIntent), x.p)
 	l.Claim, l.Step, l.Attempt, l.StepKey, l.AuditID = x.claim, w.n, w.attempt, w.step.Key(), auditID
 	l.StepDigest = hex.EncodeToString(plan.Digest([]plan.Step{w.step}))[:16]
 	l.Target, l.Reason = &w.step.Target, x.reason
@@ -247,7 +247,7 @@ func (x *execution) send(ctx context.Context, w *work, sl plan.Slots, r *plan.St
 // outcome keeps the outcome line of an attempt; it goes to disk with the next intent, the
 // result, or before a pause.
 func (x *execution) outcome(ctx context.Context, w *work, r plan.StepResult) {
-	l := about(x.line(ctx, x.call, journal.EventStep), x.p)
+	l := about(x.line(x.call, journal.EventStep), x.p)
 	l.Claim, l.Step, l.Attempt, l.StepKey, l.AuditID = x.claim, w.n, w.attempt, w.step.Key(), r.AuditID
 	l.Target, l.Code, l.HTTP, l.RV, l.Output, l.Untrusted = &w.step.Target, r.Outcome, r.Code, r.RV, r.Detail, r.Untrusted
 	x.pending = append(x.pending, l)
@@ -256,7 +256,7 @@ func (x *execution) outcome(ctx context.Context, w *work, r plan.StepResult) {
 // leaveUnknown records that nobody knows what became of a request. It is never sent
 // again.
 func (x *execution) leaveUnknown(ctx context.Context, r plan.StepResult) (*Execution, error) {
-	l := about(x.line(ctx, x.call, journal.EventUnknown), x.p)
+	l := about(x.line(x.call, journal.EventUnknown), x.p)
 	l.Claim, l.AuditID, l.Output, l.Untrusted, l.Reason = x.claim, r.AuditID, r.Detail, r.Untrusted, x.reason
 	if err := x.append(append(x.pending, l)...); err != nil {
 		return nil, unavailable(fmt.Errorf("the change may have been applied, call again: %w", err))
@@ -294,7 +294,7 @@ func (x *execution) conclude(ctx context.Context, got *passed, d drifted, outcom
 			}
 		}
 	}
-	l := about(x.line(ctx, x.call, journal.EventExecute), p)
+	l := about(x.line(x.call, journal.EventExecute), p)
 	l.Claim, l.Reason, l.Code, l.Output = x.claim, x.reason, string(outcome), res.Detail
 	l.Before, l.After, l.Undo, l.Kubectl, l.Result = res.Before, res.After, &res.Undo, p.Kubectl, res
 	for _, s := range p.Steps {

@@ -13,34 +13,44 @@ import (
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 )
 
-// verify starts the verification of an execution and waits for its verdict, at most for
-// wait. It fills in the answer's Current and never alters the result.
-func (e *Engine) verify(ctx context.Context, c Call, x *Execution, wait time.Duration) {
-	if x.Outcome != plan.Executed {
-		return
-	}
+// verify starts the verification of an execution; its verdict goes on record whoever
+// waits for it, and comes through the channel. It never alters the result.
+func (e *Engine) verify(ctx context.Context, c Call, p *plan.Plan) <-chan plan.Verification {
 	verdict := make(chan plan.Verification, 1)
 	go func() {
-		ctx, cancel := context.WithTimeout(e.stop, e.cfg.VerifyTimeout)
+		work, cancel := context.WithTimeout(e.stop, e.cfg.VerifyTimeout)
 		defer cancel()
-		v := e.converge(ctx, c, x.Plan)
+		v := e.converge(work, func(message string) {
+			if c.Progress != nil && ctx.Err() == nil {
+				c.Progress(message)
+			}
+		}, p)
 		if v.Verdict != plan.Verifying {
-			l := about(e.line(ctx, c, journal.EventVerify), x.Plan)
+			l := about(e.line(c, journal.EventVerify), p)
 			l.Code, l.Output, l.Verification = string(v.Verdict), v.Reason, &v
 			if err := e.append(l); err != nil {
-				e.cfg.Log.Error("the verdict could not be recorded", "plan", x.Plan.ID, "err", err)
+				e.cfg.Log.Error("the verdict could not be recorded", "plan", p.ID, "err", err)
 			}
 		}
 		verdict <- v
 	}()
-	x.Current = &plan.Verification{Verdict: plan.Verifying, Reason: "call again with the same phrase for the verdict", Time: e.now().UTC()}
+	return verdict
+}
+
+// await waits for a verdict, at most for wait.
+func (e *Engine) await(ctx context.Context, verdict <-chan plan.Verification, wait time.Duration) *plan.Verification {
 	select {
 	case v := <-verdict:
-		x.Current = &v
+		return &v
 	case <-time.After(wait):
 	case <-ctx.Done():
 	case <-e.stop.Done():
 	}
+	return e.verifying()
+}
+
+func (e *Engine) verifying() *plan.Verification {
+	return &plan.Verification{Verdict: plan.Verifying, Reason: "call again with the same phrase for the verdict", Time: e.now().UTC().Truncate(time.Millisecond)}
 }
 
 // The pace of verification.
@@ -52,7 +62,7 @@ const (
 
 // converge looks at the live objects until every rule is satisfied or contradicted, or
 // ctx ends.
-func (e *Engine) converge(ctx context.Context, c Call, p *plan.Plan) plan.Verification {
+func (e *Engine) converge(ctx context.Context, tell func(string), p *plan.Plan) plan.Verification {
 	pause, said, spoke := pollFirst, "", time.Time{}
 	rules := rulesFor(p)
 	v := plan.Verification{Verdict: plan.Verifying, Reason: "not looked at yet"}
@@ -64,9 +74,9 @@ func (e *Engine) converge(ctx context.Context, c Call, p *plan.Plan) plan.Verifi
 		if v.Verdict != plan.Verifying {
 			return v
 		}
-		if c.Progress != nil && (v.Reason != said || time.Since(spoke) > progress) {
+		if v.Reason != said || time.Since(spoke) > progress {
 			said, spoke = v.Reason, time.Now()
-			c.Progress(v.Reason)
+			tell(v.Reason)
 		}
 		select {
 		case <-time.After(pause):

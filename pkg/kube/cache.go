@@ -63,7 +63,8 @@ func Newest(versions ...string) string {
 // A cache is used only while each of these holds; in doubt a live list is made, and its
 // Source says why:
 //
-//   - It has synced from a consistent read, and a watch is open now.
+//   - It has synced from a consistent read, a watch is open now, and everything that the
+//     watch has brought is in the store.
 //   - The watch is not silent: an event or a bookmark came within the last 75 s. The API
 //     server sends bookmarks every minute, so a silent watch is a cut one. The stated age is
 //     the time since the last event, bookmark or sync: what happened after that may be
@@ -161,18 +162,24 @@ func (c *Cache) look(w Want, parts []*part) (settled bool) {
 		if p.informer == nil {
 			continue
 		}
-		age := since(c.now(), p.informer.lastHeard())
+		heard, seen := p.informer.last()
+		age := since(c.now(), heard)
 		version := p.informer.version() // before the records, which are at least as new
 		switch {
-		case p.informer.ended():
+		case p.informer.forbidden.Load():
 			p.doubt = "watching is forbidden"
+		case p.informer.ended():
+			p.doubt = "the watch has ended"
 		case p.informer.syncing():
 			p.doubt = "the cache has not synced yet"
 		case age > silence:
 			p.doubt = fmt.Sprintf("the watch is silent for %s", age.Round(time.Second))
 			c.drop(p.informer)
+			p.informer = nil
 		case p.informer.open.Load() == 0:
 			p.doubt, settled = "the watch is down", false
+		case !reached(version, seen):
+			p.doubt, settled = "the cache is behind its watch", false
 		case !reached(version, w.NotBefore):
 			p.doubt, settled = "the cache is older than the target", false
 		default:
@@ -278,6 +285,7 @@ func (c *Cache) drop(i *informer) {
 
 // deny keeps a source from being watched for a while.
 func (c *Cache) deny(i *informer) {
+	i.forbidden.Store(true)
 	c.drop(i)
 	c.mu.Lock()
 	defer c.mu.Unlock()

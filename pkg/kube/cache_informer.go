@@ -9,6 +9,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -22,13 +23,15 @@ import (
 type informer struct {
 	source
 	cache.SharedIndexInformer
-	stop context.CancelFunc
-	done chan struct{}
-	used time.Time    // guarded by Cache.mu
-	open atomic.Int32 // watches that are open
+	stop      context.CancelFunc
+	done      chan struct{}
+	used      time.Time    // guarded by Cache.mu
+	open      atomic.Int32 // watches that deliver what is new
+	forbidden atomic.Bool  // why it has ended
 
 	mu    sync.Mutex
-	heard time.Time // when the state was known to be current last
+	heard time.Time // when the API server spoke last
+	seen  string    // the version that it was at then
 }
 
 // start runs an informer. It ends with stop, or by itself where watching is forbidden,
@@ -45,22 +48,25 @@ func (c *Cache) start(s source) *informer {
 			asked := c.now()
 			list, err := calls.list(ctx, o)
 			if err == nil {
-				i.hear(asked)
+				if m, err := meta.ListAccessor(list); err == nil {
+					i.hear(asked, m.GetResourceVersion())
+				}
 			}
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			if o.SendInitialEvents != nil && *o.SendInitialEvents {
+			state := o.SendInitialEvents != nil && *o.SendInitialEvents
+			if state {
 				o.ResourceVersion = "" // likewise
 			}
 			w, err := calls.watch(ctx, o)
-			if err != nil {
-				if o.SendInitialEvents != nil {
-					err = opaque{err}
-				}
-				return nil, err
+			switch {
+			case err == nil:
+				return c.tap(i, w, !state), nil
+			case state:
+				return nil, opaque{err}
 			}
-			return c.tap(i, w), nil
+			return nil, err
 		},
 	}
 	indexers := cache.Indexers{}
@@ -118,36 +124,47 @@ func (i *informer) records(namespace string) []*record {
 	return out
 }
 
-func (i *informer) hear(at time.Time) {
+// hear notes that the API server was at a version when it spoke.
+func (i *informer) hear(at time.Time, version string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if at.After(i.heard) {
-		i.heard = at
-	}
+	i.heard, i.seen = at, version
 }
 
-func (i *informer) lastHeard() time.Time {
+func (i *informer) last() (heard time.Time, seen string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.heard
+	return i.heard, i.seen
 }
 
-// tap passes a watch on and hears each event and bookmark.
-func (c *Cache) tap(i *informer, w watch.Interface) watch.Interface {
+// tap passes a watch on and hears its events and bookmarks, once the watch is past the
+// state that it begins with.
+func (c *Cache) tap(i *informer, w watch.Interface, past bool) watch.Interface {
 	t := &tapped{Interface: w, events: make(chan watch.Event), stopped: make(chan struct{})}
-	i.open.Add(1)
+	if past {
+		i.open.Add(1)
+	}
 	c.running.Go(func() {
-		defer i.open.Add(-1)
 		defer close(t.events)
 		for e := range w.ResultChan() {
-			if e.Type != watch.Error {
-				i.hear(c.now())
+			if m, err := meta.Accessor(e.Object); err == nil && e.Type != watch.Error {
+				if !past && m.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
+					i.open.Add(1)
+					past = true
+				}
+				if past {
+					i.hear(c.now(), m.GetResourceVersion())
+				}
 			}
 			select {
 			case t.events <- e:
+				continue
 			case <-t.stopped:
-				return
 			}
+			break
+		}
+		if past {
+			i.open.Add(-1)
 		}
 	})
 	return t

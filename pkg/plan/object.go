@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -70,8 +71,13 @@ func Pointer(field string) string {
 	return b.String()
 }
 
-// Value shows what stands at a field: scalars as they are, maps and lists by a short
-// hash of their JSON, "" for what is not there.
+// plain is text that may be shown as it is. Annotations are free text of whoever wrote
+// them.
+var plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@+%=,-]{0,127}$`)
+
+// Value shows what stands at a field: numbers, booleans, names and the like as they are;
+// maps, lists and free text by a short hash; "" for what is not there. Two values differ
+// exactly when what it shows differs.
 func (o Object) Value(field string) string {
 	if field == OwnerField {
 		return o.controller()
@@ -80,17 +86,24 @@ func (o Object) Value(field string) string {
 	case nil:
 		return ""
 	case string:
-		return v
+		if v == "" || plain.MatchString(v) && !strings.HasPrefix(v, "sha256:") {
+			return v
+		}
+		return shortHash([]byte(v))
 	case map[string]any, []any:
 		b, err := json.Marshal(v)
 		if err != nil {
 			panic(err) // an Object is JSON by construction
 		}
-		sum := sha256.Sum256(b)
-		return "sha256:" + hex.EncodeToString(sum[:6])
+		return shortHash(b)
 	default:
 		return fmt.Sprint(v)
 	}
+}
+
+func shortHash(b []byte) string {
+	sum := sha256.Sum256(b)
+	return "sha256:" + hex.EncodeToString(sum[:6])
 }
 
 // Labels are the object's labels.

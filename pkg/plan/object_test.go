@@ -329,7 +329,7 @@ func TestStateOf(t *testing.T) {
 			d.Spec.Template.Annotations = map[string]string{"kubectl.kubernetes.io/restartedAt": "\x1b[2K\rnow\u202e"}
 		}), State{
 			"uid": "uid-1", "rv": "100", "generation": int64(7), "replicas": int64(2), "ready": int64(2), "available": 0, "updated": 0,
-			"max_unavailable": "25%", "strategy": "RollingUpdate", "restarted_at": "[2K now",
+			"max_unavailable": "25%", "strategy": "RollingUpdate", "restarted_at": "sha256:04cba9ebb07c",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -46,7 +46,7 @@ func StateOf(resource string, o Object) State {
 				s[f[0]] = false
 			}
 		case string:
-			s[f[0]] = Untrusted(v)
+			s[f[0]] = o.Value(f[1])
 		default:
 			s[f[0]] = v
 		}

@@ -54,9 +54,10 @@ func onNodes(names ...string) func(*corev1.PodTemplateSpec) {
 	}
 }
 
-// neverReady has a readiness gate that nobody sets: its pods run and are not ready.
+// neverReady makes pods that fit on no node: they are there and never become ready.
 func neverReady(t *corev1.PodTemplateSpec) {
-	t.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "example.com/never"}}
+	onNodes("no-such-node")(t)
+	t.Labels["ready"] = "never"
 }
 
 func selector(name string) *metav1.LabelSelector {
@@ -77,7 +78,7 @@ func deployment(t *testing.T, ns, name string, replicas int32, mods ...func(*app
 		t.Fatal(err)
 	}
 	wantReady := replicas
-	if len(d.Spec.Template.Spec.ReadinessGates) > 0 {
+	if d.Spec.Template.Labels["ready"] == "never" {
 		wantReady = 0
 	}
 	var out *appsv1.Deployment
@@ -85,7 +86,7 @@ func deployment(t *testing.T, ns, name string, replicas int32, mods ...func(*app
 		var err error
 		out, err = cp.Client.AppsV1().Deployments(ns).Get(t.Context(), name, metav1.GetOptions{})
 		return err == nil && out.Status.ObservedGeneration == out.Generation && out.Status.Replicas == replicas &&
-			out.Status.ReadyReplicas == wantReady && running(t, ns, name) == int(replicas), err
+			out.Status.UpdatedReplicas == replicas && out.Status.AvailableReplicas == wantReady, err
 	})
 	return out
 }

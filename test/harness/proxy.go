@@ -3,6 +3,7 @@ package harness
 import (
 	"bytes"
 	"context"
+	"encoding/pem"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -82,7 +83,7 @@ func NewProxy(t testing.TB, cfg *rest.Config) *Proxy {
 		},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { panic(http.ErrAbortHandler) },
 	}
-	p.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	p.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
 		req.Body = io.NopCloser(bytes.NewReader(body))
 		rec := &Request{Method: req.Method, Path: req.URL.Path, Query: req.URL.RawQuery, Body: string(body), AuditID: req.Header.Get("Audit-ID")}
@@ -95,14 +96,20 @@ func NewProxy(t testing.TB, cfg *rest.Config) *Proxy {
 		}
 		forward.ServeHTTP(w, req.WithContext(withRecord(req, rec)))
 	}))
-	t.Cleanup(p.server.Close)
+	p.server.EnableHTTP2 = true
+	p.server.StartTLS() // a kubeconfig's credentials are not sent without
+	t.Cleanup(func() {
+		p.server.CloseClientConnections() // watches
+		p.server.Close()
+	})
 	return p
 }
 
 // Config is the account's config, through the proxy.
 func (p *Proxy) Config() *rest.Config {
 	c := rest.CopyConfig(p.target)
-	c.Host, c.TLSClientConfig = p.server.URL, rest.TLSClientConfig{}
+	c.Host = p.server.URL
+	c.TLSClientConfig = rest.TLSClientConfig{CAData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.server.Certificate().Raw})}
 	return c
 }
 

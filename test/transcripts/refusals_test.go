@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,7 +64,7 @@ func flags(f ...string) func(*testing.T, string) harness.Options {
 // account is a server's account with the generated rules, less those that without takes
 // away.
 func account(name string, without func(group, resource, verb string) bool) func(*testing.T, string) harness.Options {
-	return func(t *testing.T, _ string) harness.Options {
+	return func(t *testing.T, ns string) harness.Options {
 		t.Helper()
 		var rules []rbacv1.PolicyRule
 		for _, r := range engine.Rules(actions.All()) {
@@ -76,7 +77,7 @@ func account(name string, without func(group, resource, verb string) bool) func(
 				}
 			}
 		}
-		cfg, err := cp.ServiceAccount(t.Context(), "kube-write-mcp", name, rules)
+		cfg, err := cp.ServiceAccount(t.Context(), "kube-write-mcp", name+"-"+ns, rules)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,8 +97,8 @@ var refusals = []provoked{
 	},
 	{
 		code: refusal.NodeNotAllowed,
-		do: plans("plan_cordon", func(string) harness.Args { return harness.Args{"node": "control-plane"} }, func(t *testing.T, _ string) {
-			if _, err := cp.Client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "control-plane"}}, metav1.CreateOptions{}); err != nil {
+		do: plans("plan_cordon", func(ns string) harness.Args { return harness.Args{"node": "node-" + ns} }, func(t *testing.T, ns string) {
+			if _, err := cp.Client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-" + ns}}, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 		}),
@@ -261,7 +262,11 @@ func TestRefusalCodes(t *testing.T) {
 			if r.options != nil {
 				o = r.options(t, ns)
 			}
-			s := harness.Start(t, cp, o)
+			if o.Config == nil {
+				o.Config = harness.Account(t, cp)
+			}
+			running := serve(t, stdio.Modern, o.Config, false, append([]string{"--allow-node-selector", "pool=lab"}, o.Args...)...)
+			s := &harness.Server{Client: running.Client, T: t, State: running.state}
 			answer := r.do(t, s, ns)
 			t.Log(answer.Text)
 			if c := harness.Code(answer); c != string(r.code) || !answer.IsError {
@@ -270,9 +275,8 @@ func TestRefusalCodes(t *testing.T) {
 			if answer.Field("message") == "" || answer.Field("confirm") != "" {
 				t.Errorf("a refusal must say why and hold no phrase: %s", answer.Structured)
 			}
-			if w := s.Proxy.Writes(); len(w) > 0 {
-				t.Errorf("a refused call wrote: %+v", w)
-			}
+			noWrites(t, ns)
+			running.end(t)
 			events := harness.Events(t, s.State)
 			if last := events[len(events)-1]; last != (&refusal.Refusal{Code: r.code}).Event() {
 				t.Errorf("the last event is %q, want that of %s; all are %v", last, r.code, events)
@@ -286,5 +290,48 @@ func TestRefusalCodes(t *testing.T) {
 	}
 	if len(notHere) > 5 {
 		t.Errorf("%d codes are not provoked over the wire", len(notHere))
+	}
+}
+
+// noWrites wants that no server wrote in a namespace, or to a node.
+func noWrites(t *testing.T, ns string) {
+	t.Helper()
+	for _, w := range writes(t, ns) {
+		t.Errorf("a refused call wrote: %s", w)
+	}
+}
+
+// writes are the requests of servers in the API server's own audit log that were no
+// reads and no dry runs. A node is in no namespace and counts for each.
+func writes(t *testing.T, ns string) (out []string) {
+	t.Helper()
+	events, err := cp.AuditEvents(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range events {
+		mine := strings.HasPrefix(e.User.Username, "system:serviceaccount:kube-write-mcp:") &&
+			(e.ObjectRef.Namespace == ns || e.ObjectRef.Resource == "nodes")
+		dry := strings.Contains(e.RequestURI, "dryRun=All") || strings.Contains(string(e.RequestObject), `"dryRun":["All"]`)
+		if mine && !dry && slices.Contains([]string{"create", "update", "patch", "delete", "deletecollection"}, e.Verb) {
+			out = append(out, e.Verb+" "+e.RequestURI)
+		}
+	}
+	return out
+}
+
+// TestWitness shows that the audit log does hold a write where there was one: what the
+// refusals are held to is not empty by itself.
+func TestWitness(t *testing.T) {
+	ns := cp.Namespace(t)
+	deployment(t, ns, "web")
+	running := serve(t, stdio.Modern, harness.Account(t, cp), false, "--verify-wait", "1s", "--verify-timeout", "1s")
+	s := &harness.Server{Client: running.Client, T: t, State: running.state}
+	planned := s.Plan("scale", web(3)(ns))
+	noWrites(t, ns)
+	s.Must("scale", planned)
+	running.end(t)
+	if got := writes(t, ns); len(got) != 2 {
+		t.Errorf("writes are %v, want the scale and its note", got)
 	}
 }

@@ -16,9 +16,9 @@ import (
 
 // The bounds of what a client takes.
 const (
-	maxTools  = 24 * 1024 // bytes of all tools without their output schemas
-	maxName   = 64        // characters of a tool's name with the prefix of its server
-	namespace = "mcp__kube-write__"
+	maxTools = 24 * 1024 // bytes of all tools without their output schemas
+	maxName  = 64        // characters of a tool's name with the prefix of its server
+	prefix   = "mcp__kube-write__"
 )
 
 type listedTool struct {
@@ -124,7 +124,7 @@ func TestToolsList(t *testing.T) {
 var symptom = regexp.MustCompile(`(?i)\b(slow\w*|broken|crash\w*|fix(es|ed|ing)?|problems?|issues?|stuck|unhealthy|down)\b`)
 
 func checkTool(t *testing.T, tool listedTool) {
-	if n := len(namespace + tool.Name); n > maxName {
+	if n := len(prefix + tool.Name); n > maxName {
 		t.Errorf("with its prefix the name is %d characters, the limit is %d", n, maxName)
 	}
 	if tool.Title == "" || tool.Description == "" {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -471,7 +472,7 @@ var (
 		`"name":"kube-write-mcp",(?:"title":"[^"]*",)?"version":"(?P<VERSION>[^"]*)"`,
 		`\bcache, (?P<AGE>\d+m?s) old`,
 	}, "|"))
-	counted = map[string]bool{"TIME": false, "AGE": false, "VERSION": false}
+	uncounted = []string{"TIME", "AGE", "VERSION"}
 )
 
 func (n normaliser) apply(s string) string {
@@ -492,7 +493,7 @@ func (n normaliser) apply(s string) string {
 }
 
 func (n normaliser) name(kind, value string) string {
-	if always, ok := counted[kind]; ok && !always {
+	if slices.Contains(uncounted, kind) {
 		return kind
 	}
 	key := kind + " " + value

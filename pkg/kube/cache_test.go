@@ -1,0 +1,836 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+	"github.com/kubewrite/kube-write-mcp/test/lab"
+)
+
+var cp *lab.Lab
+
+func TestMain(m *testing.M) {
+	lab.Main(m, lab.Options{}, func(l *lab.Lab) { cp = l })
+}
+
+// wire stands between a cache and the API server. It counts, and can hold back, break or
+// answer what passes.
+type wire struct {
+	next http.RoundTripper
+
+	mu      sync.Mutex
+	opened  *sync.Cond
+	seen    []string // METHOD path?query
+	held    bool
+	answer  func(*http.Request) *http.Response
+	streams []*stream
+}
+
+func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
+	w.mu.Lock()
+	w.seen = append(w.seen, req.Method+" "+req.URL.RequestURI())
+	answer := w.answer
+	w.mu.Unlock()
+	if answer != nil {
+		if resp := answer(req); resp != nil {
+			return resp, nil
+		}
+	}
+	resp, err := w.next.RoundTrip(req)
+	if err != nil || req.URL.Query().Get("watch") == "" {
+		return resp, err
+	}
+	s := &stream{ReadCloser: resp.Body, wire: w}
+	w.mu.Lock()
+	w.streams = append(w.streams, s)
+	w.mu.Unlock()
+	resp.Body = s
+	return resp, nil
+}
+
+// hold keeps from now on what watches deliver, or lets it through.
+func (w *wire) hold(held bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.held = held
+	w.opened.Broadcast()
+}
+
+// cut breaks the watches that are open.
+func (w *wire) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.streams {
+		s.ReadCloser.Close()
+	}
+	w.streams = nil
+}
+
+func (w *wire) setAnswer(f func(*http.Request) *http.Response) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.answer = f
+}
+
+// requests are those so far that contain each text.
+func (w *wire) requests(texts ...string) (out []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.seen {
+		if !slices.ContainsFunc(texts, func(t string) bool { return !strings.Contains(r, t) }) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func (w *wire) reset() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.seen = nil
+}
+
+type stream struct {
+	io.ReadCloser
+	wire   *wire
+	closed bool // guarded by wire.mu
+}
+
+// Read gives nothing while the wire is held, not even what it has read by then.
+func (s *stream) Read(b []byte) (int, error) {
+	n, err := s.ReadCloser.Read(b)
+	s.wire.mu.Lock()
+	defer s.wire.mu.Unlock()
+	for s.wire.held && !s.closed {
+		s.wire.opened.Wait()
+	}
+	return n, err
+}
+
+func (s *stream) Close() error {
+	s.wire.mu.Lock()
+	s.closed = true
+	s.wire.opened.Broadcast()
+	s.wire.mu.Unlock()
+	return s.ReadCloser.Close()
+}
+
+// status is an answer of the API server's kind.
+func status(req *http.Request, code int32, reason metav1.StatusReason) *http.Response {
+	body, _ := json.Marshal(metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: code, Reason: reason,
+	})
+	return &http.Response{
+		StatusCode: int(code), Status: http.StatusText(int(code)), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: req,
+		Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body)),
+	}
+}
+
+// clock is one that a test may put forward.
+type clock struct {
+	mu    sync.Mutex
+	ahead time.Duration
+}
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Now().Add(c.ahead)
+}
+
+func (c *clock) forward(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ahead += d
+}
+
+// underTest is a cache on its wire, through the reader's own transport.
+type underTest struct {
+	*Cache
+	*wire
+	*clock
+}
+
+func newCache(t testing.TB, cfg *rest.Config) *underTest {
+	t.Helper()
+	u := &underTest{wire: &wire{}, clock: &clock{}}
+	u.opened = sync.NewCond(&u.wire.mu)
+	cfg = rest.CopyConfig(cfg)
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		u.next = next
+		return u.wire
+	})
+	clients, err := New(cfg, "test", u.clock.now, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Cache = clients.Cache
+	t.Cleanup(u.Close)
+	t.Cleanup(func() {
+		for _, r := range u.requests() {
+			if !strings.HasPrefix(r, http.MethodGet) {
+				t.Errorf("the cache sent %s", r)
+			}
+		}
+	})
+	return u
+}
+
+// live is what a list says now.
+func live(t testing.TB, w Want) plan.Facts {
+	t.Helper()
+	c := NewCache(cp.Client, time.Now, slog.New(slog.DiscardHandler))
+	c.Close() // a closed one has only live lists
+	return c.Facts(t.Context(), w)
+}
+
+// siblings shows Facts in a form that can be compared.
+func siblings(f plan.Facts) map[string]any {
+	budgets := map[string]string{}
+	for _, b := range f.Budgets {
+		budgets[b.Namespace+"/"+b.Name] = b.Selector.String()
+		b.Selector = nil
+		budgets[b.Namespace+"/"+b.Name] += fmt.Sprintf(" %+v", b)
+	}
+	return map[string]any{"pods": f.Pods, "nodes": f.Nodes, "budgets": budgets, "missing": f.Missing}
+}
+
+func wantSource(t testing.TB, f plan.Facts, resource, prefix string) {
+	t.Helper()
+	if got := f.Sources[resource]; !strings.HasPrefix(got, prefix) {
+		t.Errorf("source of %s is %q, want %q; missing: %q", resource, got, prefix, f.Missing[resource])
+	}
+}
+
+// eventuallyCached waits until a want is served from its cache.
+func eventuallyCached(t testing.TB, u *underTest, w Want, resource string) (f plan.Facts) {
+	t.Helper()
+	lab.Eventually(t, "a cache of "+resource, func() (bool, error) {
+		f = u.Facts(t.Context(), w)
+		return strings.HasPrefix(f.Sources[resource], "cache"), errors.New(f.Sources[resource] + f.Missing[resource])
+	})
+	return f
+}
+
+func createPod(t testing.TB, ns, name string) *corev1.Pod {
+	t.Helper()
+	p, err := cp.Client.CoreV1().Pods(ns).Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": "web"}},
+		Spec: corev1.PodSpec{
+			AutomountServiceAccountToken: ptr.To(false), // envtest makes no service accounts
+			Containers:                   []corev1.Container{{Name: "web", Image: "web"}},
+			Volumes:                      []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func setReady(t testing.TB, p *corev1.Pod, ready corev1.ConditionStatus) *corev1.Pod {
+	t.Helper()
+	p = p.DeepCopy()
+	p.Status.Phase = corev1.PodRunning
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}
+	p, err := cp.Client.CoreV1().Pods(p.Namespace).UpdateStatus(t.Context(), p, metav1.UpdateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func deletePod(t testing.TB, ns, name string) {
+	t.Helper()
+	if err := cp.Client.CoreV1().Pods(ns).Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func createBudget(t testing.TB, ns, name string) {
+	t.Helper()
+	if _, err := cp.Client.PolicyV1().PodDisruptionBudgets(ns).Create(t.Context(), &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// version is that of the newest write.
+func version(t testing.TB, ns string) string {
+	t.Helper()
+	c, err := cp.Client.CoreV1().ConfigMaps(ns).Create(t.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "now-"},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.ResourceVersion
+}
+
+func createNode(t testing.TB, name string) {
+	t.Helper()
+	if err := cp.Node(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cp.Client.CoreV1().Nodes().Delete(context.Background(), name, metav1.DeleteOptions{}) })
+}
+
+func TestCacheEqualsALiveList(t *testing.T) {
+	ns := cp.Namespace(t)
+	createNode(t, "equal-1")
+	createBudget(t, ns, "web")
+	u := newCache(t, cp.Config)
+	for _, w := range []Want{
+		{Namespace: ns, Pods: true, Budgets: true},
+		{Pods: true, Budgets: true, Nodes: true},
+	} {
+		t.Run("namespace "+w.Namespace, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(1, 2))
+			pods := map[string]*corev1.Pod{}
+			cached := 0
+			for round := range 60 {
+				w.NotBefore = ""
+				name := fmt.Sprintf("p-%d", random.IntN(12))
+				switch p := pods[name]; {
+				case p == nil:
+					pods[name] = createPod(t, ns, name)
+					w.NotBefore = pods[name].ResourceVersion
+				case random.IntN(2) == 0:
+					ready := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse}[random.IntN(2)]
+					pods[name] = setReady(t, p, ready)
+					w.NotBefore = pods[name].ResourceVersion
+				default:
+					deletePod(t, ns, name)
+					delete(pods, name)
+					w.NotBefore = version(t, ns) // of the next write: only a live list is sure to know
+				}
+				got := u.Facts(t.Context(), w)
+				if diff := cmp.Diff(siblings(live(t, w)), siblings(got)); diff != "" {
+					t.Fatalf("round %d, %v (-live list +cache):\n%s", round, got.Sources, diff)
+				}
+				if strings.HasPrefix(got.Sources["pods"], "cache") {
+					cached++
+				}
+			}
+			if cached < 10 {
+				t.Errorf("the cache was used in %d of 60 rounds", cached)
+			}
+			for name := range pods {
+				deletePod(t, ns, name)
+			}
+		})
+	}
+}
+
+func TestCacheOfAllNamespacesServesOne(t *testing.T) {
+	ns, other := cp.Namespace(t), cp.Namespace(t)
+	createPod(t, ns, "web-0")
+	createPod(t, other, "web-1")
+	u := newCache(t, cp.Config)
+	eventuallyCached(t, u, Want{Pods: true}, "pods")
+	u.reset()
+	f := u.Facts(t.Context(), Want{Namespace: ns, Pods: true})
+	wantSource(t, f, "pods", "cache")
+	if diff := cmp.Diff(siblings(live(t, Want{Namespace: ns, Pods: true})), siblings(f)); diff != "" {
+		t.Errorf("(-live list +cache):\n%s", diff)
+	}
+	if r := u.requests(); len(r) > 0 {
+		t.Errorf("it sent %q", r)
+	}
+}
+
+func account(t *testing.T, resources map[string]string) *rest.Config {
+	t.Helper()
+	var rules []rbacv1.PolicyRule
+	for resource, verbs := range resources {
+		group := ""
+		if resource == "poddisruptionbudgets" {
+			group = "policy"
+		}
+		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: strings.Fields(verbs)})
+	}
+	cfg, err := cp.ServiceAccount(t.Context(), cp.Namespace(t), "cache", rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+func TestCase_CL_02_NoPermissionToListBudgets(t *testing.T) {
+	ns := cp.Namespace(t)
+	createPod(t, ns, "web-0")
+	u := newCache(t, account(t, map[string]string{"pods": "get list watch", "nodes": "get list watch"}))
+	w := Want{Namespace: ns, Pods: true, Budgets: true, Nodes: true}
+	eventuallyCached(t, u, w, "pods") // the API server may learn of the role late
+	f := eventuallyCached(t, u, w, "nodes")
+	wantSource(t, f, "pods", "cache")
+	want := map[string]string{"poddisruptionbudgets": "cannot list poddisruptionbudgets.policy (403)"}
+	if diff := cmp.Diff(want, f.Missing); diff != "" {
+		t.Errorf("missing (-want +got):\n%s", diff)
+	}
+	if source, ok := f.Sources["poddisruptionbudgets"]; ok {
+		t.Errorf("source of the budgets is %q, want none", source)
+	}
+	if len(f.Pods) != 1 {
+		t.Errorf("%d pods, want 1", len(f.Pods))
+	}
+
+	// Nothing asks for ever: beside each plan's own list there is silence.
+	lab.Eventually(t, "the end of the informer", func() (bool, error) {
+		u.Cache.mu.Lock()
+		defer u.Cache.mu.Unlock()
+		return u.informers[source{"poddisruptionbudgets", ns}] == nil, nil
+	})
+	u.reset()
+	time.Sleep(2 * time.Second) // client-go's first retry comes after 0.8 to 1.6 s
+	if r := u.requests("poddisruptionbudgets"); len(r) != 0 {
+		t.Errorf("asked without a plan: %q", r)
+	}
+	u.Facts(t.Context(), w)
+	if r := u.requests("poddisruptionbudgets"); len(r) != 1 {
+		t.Errorf("a plan asked %q, want one list", r)
+	}
+
+	// What is granted later is found without a restart.
+	u.forward(deniedPause + time.Second)
+	u.reset()
+	u.Facts(t.Context(), w)
+	if r := u.requests("poddisruptionbudgets", "watch=true"); len(r) == 0 {
+		t.Error("watching was not tried again")
+	}
+}
+
+func TestNoPermissionToWatch(t *testing.T) {
+	ns := cp.Namespace(t)
+	createPod(t, ns, "web-0")
+	u := newCache(t, account(t, map[string]string{"pods": "get list"}))
+	w := Want{Namespace: ns, Pods: true}
+	lab.Eventually(t, "the role", func() (bool, error) {
+		f := u.Facts(t.Context(), w)
+		return f.Sources["pods"] == "live list: watching is forbidden" && len(f.Pods) == 1, fmt.Errorf("%v %v", f.Sources, f.Missing)
+	})
+	createPod(t, ns, "web-1")
+	f := u.Facts(t.Context(), w)
+	if len(f.Pods) != 2 || f.Sources["pods"] != "live list: watching is forbidden" {
+		t.Errorf("%d pods from %q, want 2 from a live list", len(f.Pods), f.Sources["pods"])
+	}
+}
+
+func TestIdleStopAndRestart(t *testing.T) {
+	ns, other := cp.Namespace(t), cp.Namespace(t)
+	createPod(t, ns, "web-0")
+	u := newCache(t, cp.Config)
+	idle, busy := Want{Namespace: ns, Pods: true}, Want{Namespace: other, Pods: true}
+	eventuallyCached(t, u, idle, "pods")
+	u.Cache.mu.Lock()
+	first := u.informers[source{"pods", ns}]
+	u.Cache.mu.Unlock()
+	u.forward(idleStop / 2)
+	u.Facts(t.Context(), busy)
+	u.stopIdle()
+	if first.ended() {
+		t.Fatal("stopped before it was idle for long enough")
+	}
+	u.forward(idleStop/2 + time.Second)
+	u.stopIdle()
+	select {
+	case <-first.done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("an idle informer runs on")
+	}
+	u.Cache.mu.Lock()
+	var left []source
+	for s := range u.informers {
+		left = append(left, s)
+	}
+	timer := u.idle
+	u.Cache.mu.Unlock()
+	if diff := cmp.Diff([]source{{"pods", other}}, left, cmp.AllowUnexported(source{})); diff != "" || timer == nil {
+		t.Errorf("informers left, timer %v (-want +got):\n%s", timer, diff)
+	}
+
+	createPod(t, ns, "web-1")
+	if f := eventuallyCached(t, u, idle, "pods"); len(f.Pods) != 2 {
+		t.Errorf("%d pods after the restart, want 2", len(f.Pods))
+	}
+	u.forward(idleStop + time.Second)
+	u.stopIdle()
+	u.Cache.mu.Lock()
+	defer u.Cache.mu.Unlock()
+	if len(u.informers) != 0 || u.idle != nil {
+		t.Errorf("%d informers and timer %v are left, want none", len(u.informers), u.idle)
+	}
+}
+
+// TestNothingIsReadFromAHeldWatch holds back what the watch delivers while the cluster
+// moves on, which nothing on the wire tells the cache.
+func TestNothingIsReadFromAHeldWatch(t *testing.T) {
+	ns := cp.Namespace(t)
+	pod := setReady(t, createPod(t, ns, "web-0"), corev1.ConditionTrue)
+	u := newCache(t, cp.Config)
+	w := Want{Namespace: ns, Pods: true, NotBefore: pod.ResourceVersion}
+	eventuallyCached(t, u, w, "pods")
+	u.hold(true)
+	t.Cleanup(func() { u.hold(false) })
+	moved := setReady(t, pod, corev1.ConditionFalse)
+	createPod(t, ns, "web-1")
+
+	check := func(name string, w Want, wantSource string) {
+		t.Helper()
+		f := u.Facts(t.Context(), w)
+		if f.Sources["pods"] != wantSource || len(f.Pods) != 2 || f.Pods[0].Ready {
+			t.Errorf("%s: %d pods from %q, want 2 from %q", name, len(f.Pods), f.Sources["pods"], wantSource)
+		}
+	}
+	w.NotBefore = moved.ResourceVersion
+	check("a target that moved", w, "live list: the cache is older than the target")
+	w.NotBefore = "not a number"
+	check("versions that cannot be compared", w, "live list: the cache is older than the target")
+	w.NotBefore = pod.ResourceVersion
+	w.Agrees = func(f plan.Facts) bool { return len(f.Pods) == 2 }
+	check("a target that counts two pods", w, "live list: the cache disagrees with the target")
+
+	// Without a target that has moved, its age is all that is known.
+	w.Agrees = nil
+	u.forward(silence - 30*time.Second)
+	if f := u.Facts(t.Context(), w); f.Sources["pods"] < "cache, 45s old" || len(f.Pods) != 1 {
+		t.Errorf("%d pods from %q, want the old state with its age", len(f.Pods), f.Sources["pods"])
+	}
+	u.forward(time.Minute)
+	f := u.Facts(t.Context(), w)
+	if source := f.Sources["pods"]; !strings.HasPrefix(source, "live list: the watch is silent for 10") || len(f.Pods) != 2 {
+		t.Errorf("%d pods from %q, want 2 from a live list", len(f.Pods), source)
+	}
+
+	// Another informer takes over. It gets no state at first.
+	u.syncWait = 300 * time.Millisecond
+	check("a new watch that is held", w, "live list: the cache has not synced yet")
+	u.hold(false)
+	f = eventuallyCached(t, u, Want{Namespace: ns, Pods: true, NotBefore: moved.ResourceVersion}, "pods")
+	if diff := cmp.Diff(siblings(live(t, w)), siblings(f)); diff != "" {
+		t.Errorf("(-live list +cache):\n%s", diff)
+	}
+}
+
+// TestCutWatch breaks the watch and refuses the next ones for a while.
+func TestCutWatch(t *testing.T) {
+	ns := cp.Namespace(t)
+	createPod(t, ns, "web-0")
+	u := newCache(t, cp.Config)
+	w := Want{Namespace: ns, Pods: true}
+	eventuallyCached(t, u, w, "pods")
+	u.setAnswer(func(req *http.Request) *http.Response {
+		if req.URL.Query().Get("watch") == "" {
+			return nil
+		}
+		return status(req, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
+	})
+	u.cut()
+	createPod(t, ns, "web-1")
+	lab.Eventually(t, "the end of the watch", func() (bool, error) {
+		f := u.Facts(t.Context(), w)
+		return f.Sources["pods"] == "live list: the watch is down" && len(f.Pods) == 2, fmt.Errorf("%d from %v", len(f.Pods), f.Sources)
+	})
+	u.setAnswer(nil)
+	if f := eventuallyCached(t, u, w, "pods"); len(f.Pods) != 2 {
+		t.Errorf("%d pods after the watch is back, want 2", len(f.Pods))
+	}
+}
+
+// TestWithoutStreamedState is a server that does not stream its state: the informer falls
+// back to a list, which must be a consistent one.
+func TestWithoutStreamedState(t *testing.T) {
+	ns := cp.Namespace(t)
+	createPod(t, ns, "web-0")
+	u := newCache(t, cp.Config)
+	u.setAnswer(func(req *http.Request) *http.Response {
+		if req.URL.Query().Get("sendInitialEvents") == "" {
+			return nil
+		}
+		return status(req, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
+	})
+	w := Want{Namespace: ns, Pods: true}
+	if f := u.Facts(t.Context(), w); len(f.Pods) != 1 {
+		t.Errorf("%d pods, want 1", len(f.Pods))
+	}
+	f := eventuallyCached(t, u, w, "pods")
+	if len(f.Pods) != 1 {
+		t.Errorf("%d pods, want 1", len(f.Pods))
+	}
+	if lists := u.requests("/pods?"); !slices.ContainsFunc(lists, func(r string) bool { return !strings.Contains(r, "watch=") }) {
+		t.Errorf("no list among %q", lists)
+	}
+	for _, r := range u.requests("/pods?") {
+		if !strings.Contains(r, "watch=") && strings.Contains(r, "resourceVersion=") {
+			t.Errorf("a list that may be old: %s", r)
+		}
+	}
+}
+
+func TestPaging(t *testing.T) {
+	ns := cp.Namespace(t)
+	const pods = 1200
+	var creating sync.WaitGroup
+	for n := range 12 {
+		creating.Go(func() {
+			for i := n; i < pods; i += 12 {
+				createPod(t, ns, fmt.Sprintf("web-%04d", i))
+			}
+		})
+	}
+	creating.Wait()
+	u := newCache(t, cp.Config)
+	w := Want{Namespace: ns, Pods: true}
+	cached := eventuallyCached(t, u, w, "pods")
+	expired := func(req *http.Request) *http.Response {
+		return status(req, http.StatusGone, metav1.StatusReasonExpired)
+	}
+	for name, tc := range map[string]struct {
+		answer       func(n int, req *http.Request) *http.Response // n counts second pages from 1
+		wantRequests int
+		wantMissing  string
+	}{
+		"three pages": {func(int, *http.Request) *http.Response { return nil }, 3, ""},
+		"expired once": {func(n int, req *http.Request) *http.Response {
+			if n == 1 {
+				return expired(req)
+			}
+			return nil
+		}, 2 + 3, ""},
+		"expired at each page": {func(_ int, req *http.Request) *http.Response { return expired(req) }, 2 + 2 + 1, ""},
+		"forbidden in between": {func(_ int, req *http.Request) *http.Response {
+			return status(req, http.StatusForbidden, metav1.StatusReasonForbidden)
+		}, 2, "cannot list pods (403)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := newCache(t, cp.Config)
+			u.Close()
+			second := 0
+			u.setAnswer(func(req *http.Request) *http.Response {
+				if req.URL.Query().Get("continue") == "" {
+					return nil
+				}
+				second++
+				return tc.answer(second, req)
+			})
+			f := u.Facts(t.Context(), w)
+			if r := u.requests(); len(r) != tc.wantRequests {
+				t.Errorf("%d requests, want %d: %q", len(r), tc.wantRequests, r)
+			}
+			if f.Missing["pods"] != tc.wantMissing {
+				t.Errorf("missing is %q, want %q", f.Missing["pods"], tc.wantMissing)
+			}
+			if tc.wantMissing != "" {
+				if len(f.Pods) > 0 || f.Sources["pods"] != "" {
+					t.Errorf("%d pods from %q beside what is missing", len(f.Pods), f.Sources["pods"])
+				}
+				return
+			}
+			if diff := cmp.Diff(siblings(cached), siblings(f)); diff != "" || len(f.Pods) != pods {
+				t.Errorf("%d pods (-cache +live list):\n%s", len(f.Pods), diff)
+			}
+		})
+	}
+}
+
+// TestUnreachable is bounded by its context, keeps quiet and ends at once.
+func TestUnreachable(t *testing.T) {
+	var said lockedLog
+	klog.SetSlogLogger(slog.New(slog.NewTextHandler(&said, nil)))
+	t.Cleanup(klog.ClearLogger)
+	u := newCache(t, &rest.Config{Host: "https://127.0.0.1:1"})
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	start := time.Now()
+	f := u.Facts(ctx, Want{Pods: true, Budgets: true})
+	if took := time.Since(start); took > 10*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	want := map[string]string{
+		"pods":                 "cannot list pods (the API server cannot be reached)",
+		"poddisruptionbudgets": "cannot list poddisruptionbudgets.policy (the API server cannot be reached)",
+	}
+	if diff := cmp.Diff(want, f.Missing); diff != "" {
+		t.Errorf("missing (-want +got):\n%s", diff)
+	}
+	closed := make(chan struct{})
+	go func() {
+		u.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(10 * time.Second):
+		t.Error("Close waits for a retry")
+	}
+	if s := said.String(); s != "" {
+		t.Errorf("client-go said on its own log: %s", s)
+	}
+}
+
+type lockedLog struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func TestCloseLeavesNothing(t *testing.T) {
+	ns := cp.Namespace(t)
+	u := newCache(t, cp.Config)
+	w := Want{Namespace: ns, Pods: true, Budgets: true, Nodes: true}
+	var calling sync.WaitGroup
+	for range 8 {
+		calling.Go(func() { u.Facts(t.Context(), w) })
+	}
+	calling.Wait()
+	if got := goroutines(); got == 0 {
+		t.Fatal("no goroutine of an informer is found while informers run")
+	}
+	for range 4 {
+		calling.Go(func() { u.Facts(t.Context(), w) })
+		calling.Go(u.Close)
+	}
+	calling.Wait()
+	lab.Eventually(t, "the end of all goroutines", func() (bool, error) {
+		n := goroutines()
+		return n == 0, fmt.Errorf("%d are left", n)
+	})
+	f := u.Facts(t.Context(), w)
+	wantSource(t, f, "pods", "live list: the caches are closed")
+	if n := goroutines(); n != 0 {
+		t.Errorf("%d goroutines after a use of closed caches", n)
+	}
+}
+
+// goroutines counts those of informers.
+func goroutines() (n int) {
+	buf := make([]byte, 16<<20)
+	for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+		if strings.Contains(g, "client-go/tools/cache.") || strings.Contains(g, "kube.(*Cache).start") || strings.Contains(g, "kube.(*Cache).tap") {
+			n++
+		}
+	}
+	return n
+}
+
+func TestNewest(t *testing.T) {
+	for name, tc := range map[string]struct {
+		versions []string
+		want     string
+	}{
+		"none":             {nil, ""},
+		"empty":            {[]string{"", ""}, ""},
+		"longer is newer":  {[]string{"99", "", "1000", "998"}, "1000"},
+		"not a number":     {[]string{"99", "x", "1000"}, "x"},
+		"zero is no one's": {[]string{"0", "7"}, "0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := Newest(tc.versions...); got != tc.want {
+				t.Errorf("newest of %q is %q, want %q", tc.versions, got, tc.want)
+			}
+		})
+	}
+}
+
+// TestSleep is a laptop that sleeps: the monotonic clock stands still, the wall's goes on.
+func TestSleep(t *testing.T) {
+	then := time.Now()
+	awake := then.Round(0).Add(time.Hour) // without a monotonic reading
+	if got := since(awake, then); got < 59*time.Minute {
+		t.Errorf("%s have passed, want an hour", got)
+	}
+	if got := since(then.Add(-time.Hour), then); got != 0 {
+		t.Errorf("%s have passed by a clock that was set back, want none", got)
+	}
+}
+
+// TestBytesPerPod compares what a store holds of a pod with what it would hold of the
+// whole object.
+func TestBytesPerPod(t *testing.T) {
+	raw, err := os.ReadFile("testdata/pod.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var whole corev1.Pod
+	if err := yaml.UnmarshalStrict(raw, &whole); err != nil {
+		t.Fatal(err)
+	}
+	const pods = 2000
+	bytesOf := func(transform cache.TransformFunc) uint64 {
+		store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
+			cache.WithTransformer(transform))
+		before := heap()
+		for n := range pods {
+			p := whole.DeepCopy()
+			p.Name, p.Namespace = fmt.Sprintf("checkout-7d9c6b8f5d-%05d", n), fmt.Sprintf("team-%d", n%20)
+			p.ResourceVersion = fmt.Sprint(1000000 + n)
+			wire, err := p.Marshal() // as it comes: no string is shared with another pod
+			if err != nil {
+				t.Fatal(err)
+			}
+			read := &corev1.Pod{}
+			if err := read.Unmarshal(wire); err != nil {
+				t.Fatal(err)
+			}
+			if err := store.Add(read); err != nil {
+				t.Fatal(err)
+			}
+		}
+		after := heap()
+		runtime.KeepAlive(store)
+		return (after - before) / pods
+	}
+	untrimmed := bytesOf(nil)
+	trimmed := bytesOf(compact)
+	t.Logf("%d bytes a pod, untrimmed %d", trimmed, untrimmed)
+	if trimmed > untrimmed/8 {
+		t.Errorf("%d bytes a pod are more than an eighth of %d", trimmed, untrimmed)
+	}
+}
+
+func heap() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}

@@ -1,0 +1,448 @@
+package integration
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+	"github.com/kubewrite/kube-write-mcp/test/harness"
+	"github.com/kubewrite/kube-write-mcp/test/lab"
+)
+
+// once checks that a target had exactly one effect, whoever is asked.
+func once(t *testing.T, ns, action string, seen []string, wire []harness.Request) {
+	t.Helper()
+	if len(seen) != 2 {
+		t.Errorf("the watch saw %q, want one change", seen)
+	}
+	if n := count(wire, isEffect(action)); n != 1 && action != "rollout_restart" && action != "cordon" {
+		t.Errorf("%d writes left the server, want 1: %+v", n, wire)
+	}
+}
+
+// TestHundredCalls sends one phrase a hundred times at once.
+func TestHundredCalls(t *testing.T) {
+	for _, action := range []string{"scale", "rollout_restart", "delete_pod", "cordon"} {
+		t.Run(action, func(t *testing.T) {
+			b := newWorkbench(t)
+			harness.Converge(t, cp, b.ns)
+			s := start(t, wide...)
+			args := b.calls()[action]
+			seen := effects(t, b.ns, action, args)
+			answers := together(t, 100, action, s.Plan(action, args), s)
+			sameResult(t, answers, plan.Executed)
+			once(t, b.ns, action, seen(), s.Proxy.Writes())
+			var applied int
+			for _, w := range realWrites(t, b.ns) {
+				if strings.HasSuffix(w, " 200") && !strings.HasPrefix(w, "patch") || action == "rollout_restart" || action == "cordon" {
+					applied++
+				}
+			}
+			if applied != 1 {
+				t.Errorf("the API server's audit log has %d effects, want 1: %q", applied, realWrites(t, b.ns))
+			}
+			var executed, others int
+			for _, e := range outcomes(harness.Events(t, s.State)) {
+				switch e {
+				case "plan":
+				case "execute":
+					executed++
+				case "replayed", "in_progress":
+					others++
+				default:
+					t.Errorf("a call ended as %s", e)
+				}
+			}
+			if diff := cmp.Diff([]int{1, 99}, []int{executed, others}); diff != "" {
+				t.Errorf("journal: executed, replayed or in progress (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestAfterExpiry repeats a call when its plan has expired.
+func TestAfterExpiry(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, ttl  string
+		execute    bool
+		wantCode   string
+		wantWrites int
+		wantEvents []string
+	}{
+		{"never executed", "1s", false, "expired", 0, []string{"plan", "expired", "expired"}},
+		{"executed", "5s", true, "", 1, []string{"plan", "execute", "replayed", "replayed"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			ns := cp.Namespace(t)
+			harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
+			harness.Converge(t, cp, ns)
+			s := start(t, "--ttl", tc.ttl)
+			got := s.Must("plan_scale", of(ns, "deployment", "web").With("replicas", 3))
+			expires, err := time.Parse(time.RFC3339, got.Field("expires"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			args := of(ns, "deployment", "web").With("replicas", 3).With("confirm", got.Field("confirm")).With("reason", "a test")
+			first := execution{}
+			if tc.execute {
+				if first = harness.Into[execution](t, s.Must("scale", args)); first.Outcome != plan.Executed {
+					t.Fatalf("outcome %+v", first)
+				}
+			}
+			lab.Eventually(t, "the plan to expire", func() (bool, error) { return time.Now().After(expires), nil })
+			for range 2 {
+				again := s.Must("scale", args)
+				if code := harness.Code(again); code != tc.wantCode {
+					t.Errorf("code %q, want %q: %s", code, tc.wantCode, again.Text)
+				}
+				if got := harness.Into[execution](t, again); tc.execute && (!got.Replayed || string(got.Result) != string(first.Result)) {
+					t.Errorf("replayed %t with %s, want %s", got.Replayed, got.Result, first.Result)
+				}
+			}
+			if n := count(s.Proxy.Writes(), isEffect("scale")); n != tc.wantWrites {
+				t.Errorf("%d writes, want %d", n, tc.wantWrites)
+			}
+			if diff := cmp.Diff(tc.wantEvents, outcomes(harness.Events(t, s.State))); diff != "" {
+				t.Errorf("journal (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestTwoProcesses gives one phrase to two processes that share a state folder, at once.
+func TestTwoProcesses(t *testing.T) {
+	bin := program(t)
+	ns := cp.Namespace(t)
+	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
+	harness.Converge(t, cp, ns)
+	state := t.TempDir() + "/state"
+	o := harness.Options{State: state, Args: wide}
+	a, b := harness.Spawn(t, cp, bin, o), harness.Spawn(t, cp, bin, o)
+	for round := range 8 {
+		args := of(ns, "deployment", "web").With("replicas", 3+round)
+		seen := effects(t, ns, "scale", args)
+		a.Proxy.Reset()
+		b.Proxy.Reset()
+		answers := together(t, 8, "scale", a.Plan("scale", args), a, b)
+		sameResult(t, answers, plan.Executed)
+		once(t, ns, "scale", seen(), append(a.Proxy.Writes(), b.Proxy.Writes()...))
+	}
+}
+
+// hold stops the effect of an action in the proxy: arrived is closed when it is there,
+// and release lets it go on.
+func hold(s *harness.Server, action string) (arrived chan struct{}, release func()) {
+	arrived, gate := make(chan struct{}), make(chan struct{})
+	first := true
+	s.Proxy.Before(func(r *harness.Request, _ http.ResponseWriter) bool {
+		if r.Mutates() && isEffect(action)(*r) && first {
+			first = false
+			close(arrived)
+			<-gate
+		}
+		return true
+	})
+	return arrived, func() { close(gate) }
+}
+
+// TestClientVanished loses the client while its write is on the way. The write finishes,
+// and whoever asks again gets its result.
+func TestClientVanished(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		vanish func(t *testing.T, s *harness.Server, id int)
+	}{
+		{"end of input", func(t *testing.T, s *harness.Server, _ int) { _ = s.CloseInput() }},
+		{"cancelled", func(t *testing.T, s *harness.Server, id int) {
+			if err := s.Notify("notifications/cancelled", map[string]any{"requestId": id, "reason": "gone"}); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			ns := cp.Namespace(t)
+			harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
+			harness.Converge(t, cp, ns)
+			state := t.TempDir() + "/state"
+			s := harness.Start(t, cp, harness.Options{State: state, Args: wide})
+			call := of(ns, "deployment", "web").With("replicas", 3)
+			seen := effects(t, ns, "scale", call)
+			args := s.Plan("scale", call)
+			arrived, release := hold(s, "scale")
+			id, _, err := s.Send("tools/call", map[string]any{"name": "scale", "arguments": args})
+			if err != nil {
+				t.Fatal(err)
+			}
+			<-arrived
+			tc.vanish(t, s, id)
+			release()
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			next := harness.Start(t, cp, harness.Options{State: state, Args: wide})
+			got := harness.Into[execution](t, next.Must("scale", args))
+			if got.Outcome != plan.Executed || !got.Replayed {
+				t.Errorf("outcome %s, replayed %t, want a replay of EXECUTED", got.Outcome, got.Replayed)
+			}
+			once(t, ns, "scale", seen(), s.Proxy.Writes())
+			if w := next.Proxy.Writes(); len(w) != 0 {
+				t.Errorf("the second server wrote %+v", w)
+			}
+			events := outcomes(harness.Events(t, state))
+			if n := len(events); n < 3 || events[n-1] != "replayed" || strings.Count(strings.Join(events, " "), "execute") != 1 || strings.Contains(strings.Join(events, " "), "refused") {
+				t.Errorf("journal %q, want one execute, a replay, and nothing refused: something was sent", events)
+			}
+		})
+	}
+}
+
+// TestKilledProcess kills a process (-9) between claim and answer. Nobody may send its
+// write again.
+func TestKilledProcess(t *testing.T) {
+	bin := program(t)
+	ns := cp.Namespace(t)
+	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
+	state := t.TempDir() + "/state"
+	s := harness.Spawn(t, cp, bin, harness.Options{State: state, Args: wide})
+	args := s.Plan("scale", of(ns, "deployment", "web").With("replicas", 3))
+	arrived, release := hold(s, "scale")
+	if _, _, err := s.Send("tools/call", map[string]any{"name": "scale", "arguments": args}); err != nil {
+		t.Fatal(err)
+	}
+	<-arrived
+	if err := s.Process().Kill(); err != nil {
+		t.Fatal(err)
+	}
+	release()
+	next := harness.Start(t, cp, harness.Options{State: state, Args: append([]string{"--verify-wait", "500ms"}, wide...)})
+	for range 2 {
+		got := next.Must("scale", args)
+		if o := harness.Into[execution](t, got).Outcome; o != plan.InProgress && o != plan.Unknown && o != plan.Executed {
+			t.Errorf("outcome %s: %s", o, got.Text)
+		}
+	}
+	if w := next.Proxy.Writes(); len(w) != 0 {
+		t.Errorf("the next server wrote %+v", w)
+	}
+}
+
+// TestConflictStorm lets another writer update the status as fast as it can: every
+// resourceVersion is stale at once, and the change is still made, exactly once.
+func TestConflictStorm(t *testing.T) {
+	for _, action := range []string{"scale", "rollout_restart", "cordon"} {
+		t.Run(action, func(t *testing.T) {
+			b := newWorkbench(t)
+			s := start(t, wide...)
+			args := b.calls()[action]
+			seen := effects(t, b.ns, action, args)
+			confirmed := s.Plan(action, args)
+			stop, done, storms := make(chan struct{}), make(chan struct{}), 0
+			begun := make(chan struct{})
+			go func() {
+				defer close(done)
+				for ; ; storms++ {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					if storms == 1 {
+						close(begun)
+					}
+					if err := touchStatus(t, b, action, storms); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			}()
+			<-begun
+			got := s.Must(action, confirmed)
+			close(stop)
+			<-done
+			if o := harness.Into[execution](t, got).Outcome; o != plan.Executed {
+				t.Fatalf("outcome %s after %d status writes: %s", o, storms, got.Text)
+			}
+			if values := seen(); len(values) != 2 {
+				t.Errorf("the watch saw %q, want one change", values)
+			}
+			applied := 0
+			for _, r := range s.Proxy.Writes() {
+				if isEffect(action)(r) && r.Status == http.StatusOK {
+					applied++
+				}
+			}
+			if applied != 1 {
+				t.Errorf("%d writes applied, want 1 of %+v", applied, s.Proxy.Writes())
+			}
+		})
+	}
+}
+
+// touchStatus writes a status that is as converged as any, and new each time.
+func touchStatus(t *testing.T, b workbench, action string, n int) error {
+	if action == "cordon" {
+		body, _ := json.Marshal(map[string]any{"status": map[string]any{"nodeInfo": map[string]any{"kernelVersion": "k" + time.Now().String()}}})
+		_, err := cp.Client.CoreV1().Nodes().Patch(t.Context(), b.node, types.MergePatchType, body, metav1.PatchOptions{}, "status")
+		return err
+	}
+	replicas := 2
+	if action == "scale" {
+		replicas = 3
+	}
+	body, _ := json.Marshal(map[string]any{"status": map[string]any{
+		"observedGeneration": 1_000_000 + n, "replicas": replicas, "updatedReplicas": replicas, "readyReplicas": replicas, "availableReplicas": replicas,
+	}})
+	_, err := cp.Client.AppsV1().Deployments(b.ns).Patch(t.Context(), "web", types.MergePatchType, body, metav1.PatchOptions{}, "status")
+	return err
+}
+
+// failure is what the proxy does to the effect of an action.
+type failure struct {
+	name       string
+	commit     bool // the API server has it
+	status     int  // what is answered; 0 is a connection that is cut
+	retryAfter string
+	want       plan.Outcome
+}
+
+var failures = []failure{
+	{"503 after the commit", true, 503, "1", plan.Unknown},
+	{"503 before it", false, 503, "1", plan.Unknown},
+	{"500 after the commit", true, 500, "", plan.Unknown},
+	{"504 before it", false, 504, "1", plan.Unknown},
+	{"429 before it", false, 429, "1", plan.Failed},
+	{"409 before it, of a delete or without end", false, 403, "", plan.Failed},
+	{"cut after the commit", true, 0, "", plan.Unknown},
+	{"cut before it", false, 0, "", plan.Unknown},
+}
+
+func (f failure) inject(p *harness.Proxy, action string) {
+	status := []byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"injected","code":` + http.StatusText(f.status) + `}`)
+	if f.status != 0 {
+		status, _ = json.Marshal(metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Message: "injected", Code: int32(f.status),
+		})
+	}
+	head := func(h http.Header) {
+		h.Set("Content-Type", "application/json")
+		if f.retryAfter != "" {
+			h.Set("Retry-After", f.retryAfter)
+		}
+	}
+	if !f.commit {
+		p.Before(func(r *harness.Request, w http.ResponseWriter) bool {
+			if !r.Mutates() || !isEffect(action)(*r) {
+				return true
+			}
+			if f.status == 0 {
+				panic(http.ErrAbortHandler)
+			}
+			head(w.Header())
+			w.WriteHeader(f.status)
+			_, _ = w.Write(status)
+			return false
+		})
+		return
+	}
+	p.After(func(r *harness.Request, resp *http.Response) {
+		if !r.Mutates() || !isEffect(action)(*r) {
+			return
+		}
+		if f.status == 0 {
+			panic(http.ErrAbortHandler)
+		}
+		_ = resp.Body.Close()
+		resp.StatusCode, resp.Body, resp.ContentLength = f.status, io.NopCloser(bytes.NewReader(status)), int64(len(status))
+		resp.Header = http.Header{}
+		head(resp.Header)
+	})
+}
+
+// TestCase_CL_06 answers a write with something that a client library would send again,
+// or with nothing at all: it is never sent again, and what is not known is called so.
+func TestCase_CL_06(t *testing.T) {
+	for _, action := range []string{"scale", "rollout_restart", "delete_pod", "cordon"} {
+		for _, f := range failures {
+			t.Run(action+"/"+f.name, func(t *testing.T) {
+				b := newWorkbench(t)
+				s := start(t, wide...)
+				args := b.calls()[action]
+				seen := effects(t, b.ns, action, args)
+				confirmed := s.Plan(action, args)
+				f.inject(s.Proxy, action)
+				first := s.Must(action, confirmed)
+				s.Proxy.Before(nil)
+				s.Proxy.After(nil)
+				for i := range 3 {
+					got := first
+					if i > 0 {
+						got = s.Must(action, confirmed)
+					}
+					x := harness.Into[execution](t, got)
+					if x.Outcome != f.want || !got.IsError || !strings.Contains(got.Text, string(f.want)) {
+						t.Errorf("call %d: outcome %q, error %t, want %s: %s", i, x.Outcome, got.IsError, f.want, got.Text)
+					}
+					if f.want == plan.Failed && x.Replayed != (i > 0) {
+						t.Errorf("call %d: replayed %t", i, x.Replayed)
+					}
+				}
+				if w := s.Proxy.Writes(); len(w) != 1 {
+					t.Errorf("%d mutating requests on the wire, want 1: %+v", len(w), w)
+				}
+				want := 1
+				if f.commit {
+					want = 2
+				}
+				if values := seen(); len(values) != want {
+					t.Errorf("the watch saw %q, want %d values", values, want)
+				}
+			})
+		}
+	}
+}
+
+// TestUnknownForAll: callers that wait for another one's run learn that its outcome is
+// unknown, as that one does.
+func TestUnknownForAll(t *testing.T) {
+	ns := cp.Namespace(t)
+	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
+	s := start(t, wide...)
+	args := s.Plan("scale", of(ns, "deployment", "web").With("replicas", 3))
+	gate := make(chan struct{})
+	s.Proxy.Before(func(r *harness.Request, _ http.ResponseWriter) bool {
+		if r.Mutates() {
+			<-gate
+			panic(http.ErrAbortHandler)
+		}
+		return true
+	})
+	go func() {
+		for len(s.Proxy.Writes()) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(100 * time.Millisecond) // so that the others wait by then; nothing rests on it
+		close(gate)
+	}()
+	for _, got := range together(t, 10, "scale", args, s) {
+		if o := harness.Into[execution](t, got).Outcome; o != plan.Unknown {
+			t.Errorf("outcome %q, want UNKNOWN: %s", o, got.Text)
+		}
+	}
+	if w := s.Proxy.Writes(); len(w) != 1 {
+		t.Errorf("%d writes, want 1: %+v", len(w), w)
+	}
+	if got := outcomes(harness.Events(t, s.State)); len(got) != 11 {
+		t.Errorf("%d outcomes of 11 calls: %q", len(got), got)
+	}
+}

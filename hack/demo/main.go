@@ -87,7 +87,7 @@ func run() error {
 		return err
 	}
 	if d.failures > 0 {
-		return fmt.Errorf("%d steps did not end as they should", d.failures)
+		return fmt.Errorf("%d of the steps did not end as they should; they are marked !! above", d.failures)
 	}
 	if *keep && *own == "" {
 		say("The cluster stays up until Ctrl-C. In another terminal:")
@@ -206,7 +206,7 @@ func (d *demo) policy(ctx context.Context) error {
 		Spec: admissionv1.ValidatingAdmissionPolicySpec{
 			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{rule("deployments", "deployments/scale")}},
 			Validations: []admissionv1.Validation{{
-				Expression: "object.spec.replicas <= 5", Message: "more than 5 replicas needs a change ticket",
+				Expression: "!has(object.spec.replicas) || object.spec.replicas <= 5", Message: "more than 5 replicas needs a change ticket",
 			}},
 		},
 	}, metav1.CreateOptions{})

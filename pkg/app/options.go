@@ -47,7 +47,7 @@ type options struct {
 const inPolicy = "policy"
 
 func (o *options) addFlags(f *pflag.FlagSet) {
-	f.BoolVar(&o.allowWrite, "allow-write", false, "make the write tools; without it they do not exist")
+	f.BoolVar(&o.allowWrite, "allow-write", false, "offer the write tools; without it they do not exist")
 	f.StringVar(&o.policyFile, "policy", "", "policy `file` (YAML); a flag wins over it")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file`; else $KUBECONFIG, ~/.kube/config, or the pod's account")
 	f.StringVar(&o.context, "context", "", "kubeconfig context; must be named with --allow-write where there are several")

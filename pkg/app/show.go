@@ -90,6 +90,10 @@ func (o *options) plans() *cobra.Command {
 			if err := j.View(func(l *journal.Ledger) error { open = l.Open(time.Now()); return nil }); err != nil {
 				return err
 			}
+			if len(open) == 0 {
+				fmt.Fprintln(cmd.OutOrStdout(), "no open plans")
+				return nil
+			}
 			t := newTable(cmd.OutOrStdout(), "PLAN", "WHAT", "ARGUMENTS", "EXPIRES IN")
 			for _, id := range open {
 				p, err := j.Record(id)

@@ -65,7 +65,7 @@ func (t *tally) sayNodes(n nodes, gone []removal) {
 		t.say(blocked, "0 of %s left: new pods will be Pending", count(n.now, "schedulable node"))
 		t.needsPerson(names + " is the last schedulable node")
 	case n.now > n.left:
-		t.say(extent, "%d of %s left (%d %% less)", n.left, count(n.now, "schedulable node"), percent(n.now-n.left, n.now))
+		t.say(extent, "%d of %s left (%d %% fewer)", n.left, count(n.now, "schedulable node"), percent(n.now-n.left, n.now))
 	default:
 		t.say(detail, "%s took no new pods before; %s elsewhere", names, count(n.left, "schedulable node"))
 	}

@@ -29,7 +29,7 @@ func TestDrain(t *testing.T) {
 			},
 			numbers{plan.Evicts, 3, 3, 3, 1, 34, true},
 			[]string{
-				"evicts 3 of 3 pods on n1; 0 stay", "1 of 2 schedulable nodes left (50 % less)",
+				"evicts 3 of 3 pods on n1; 0 stay", "1 of 2 schedulable nodes left (50 % fewer)",
 				"pdb/x allows 1 now; 3 of this plan's pods need it: one at a time, as replacements become ready",
 			}, nil, nil, "recreated by deployment default/web", plan.Reversible,
 		},
@@ -51,7 +51,7 @@ func TestDrain(t *testing.T) {
 			numbers{plan.Evicts, 2, 2, 2, 0, 0, true},
 			[]string{
 				"can never finish: pdb/x allows 0 (2 healthy, 2 needed); 2 of this plan's pods need it",
-				"evicts 2 of 2 pods on n1; 0 stay", "1 of 2 schedulable nodes left (50 % less)",
+				"evicts 2 of 2 pods on n1; 0 stay", "1 of 2 schedulable nodes left (50 % fewer)",
 			}, nil, nil, "recreated by deployment default/web", plan.Reversible,
 		},
 		"a budget that waits for one to become ready": {
@@ -61,7 +61,7 @@ func TestDrain(t *testing.T) {
 			numbers{plan.Evicts, 3, 3, 2, 0, 0, true},
 			[]string{
 				"pdb/x allows 0 now (2 healthy, 2 needed); 2 of this plan's pods need it and wait until it allows more",
-				"evicts 3 of 3 pods on n1; 0 stay", "1 of 2 schedulable nodes left (50 % less)",
+				"evicts 3 of 3 pods on n1; 0 stay", "1 of 2 schedulable nodes left (50 % fewer)",
 			}, nil, nil, "recreated by deployment default/web", plan.Reversible,
 		},
 		"a budget that nobody has counted yet bounds nothing": {
@@ -71,7 +71,7 @@ func TestDrain(t *testing.T) {
 			numbers{plan.Evicts, 3, 3, 3, 3, 100, true},
 			[]string{
 				"pdb/x allows 0 now (not counted yet); 3 of this plan's pods need it and wait until it allows more",
-				"evicts 3 of 3 pods on n1; 0 stay", "1 of 2 schedulable nodes left (50 % less)",
+				"evicts 3 of 3 pods on n1; 0 stay", "1 of 2 schedulable nodes left (50 % fewer)",
 			}, nil, nil, "recreated by deployment default/web", plan.Reversible,
 		},
 		"PO-02 two budgets": {
@@ -81,7 +81,7 @@ func TestDrain(t *testing.T) {
 			numbers{plan.Evicts, 1, 3, 3, 0, 0, true},
 			[]string{
 				"covered by two budgets, so never evicted: default/web-5f7-0 (pdb/a, pdb/b)",
-				"evicts 1 of 3 pods on n1; 2 stay", "1 of 2 schedulable nodes left (50 % less)",
+				"evicts 1 of 3 pods on n1; 2 stay", "1 of 2 schedulable nodes left (50 % fewer)",
 			}, nil, nil, "recreated by deployment default/web", plan.Reversible,
 		},
 		"ND-02 and ND-03 all classes, with the options": {
@@ -102,7 +102,7 @@ func TestDrain(t *testing.T) {
 				"emptyDir data is lost: web-dir (cache)",
 				"evicts 7 of 9 pods on n1; 2 stay",
 				"1 pod of a Job: its work is cut short and may count as a failure: default/mail-0",
-				"2 of 3 schedulable nodes left (34 % less)",
+				"2 of 3 schedulable nodes left (34 % fewer)",
 				"deployment default/web: 3 of 4 ready pods missing at once (75 %)",
 			},
 			[]string{"pod default/bare: no controller makes it again", "pod default/gone-0: no controller makes it again", "emptyDir data of pod default/web-dir: cache"},
@@ -126,7 +126,7 @@ func TestDrain(t *testing.T) {
 		"cordon": {
 			func(w *world) { w.nodes("n1", "n2", "n3").pods(webSet, 3, 3).cordon("n1") },
 			numbers{plan.None, 0, 3, 0, 0, 0, false},
-			[]string{"evicts none of 3 pods on n1", "2 of 3 schedulable nodes left (34 % less)"}, nil, nil, "", plan.Reversible,
+			[]string{"evicts none of 3 pods on n1", "2 of 3 schedulable nodes left (34 % fewer)"}, nil, nil, "", plan.Reversible,
 		},
 		"cordon of the last": {
 			func(w *world) { w.nodes("n1", "n2!").pods(webSet, 3, 3).cordon("n1") },

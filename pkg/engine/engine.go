@@ -217,6 +217,7 @@ func (e *Engine) explain(ctx context.Context, args action.Args, err error) error
 	r := kube.Refuse(err)
 	if t, ok := kube.Absent(err, args.Scope().Namespace); ok && r.Code == refusal.NotFound {
 		r.Message, r.Untrusted = t.String()+" not found; nothing to plan", ""
+		r.Hint = "check the name and the namespace"
 		if near := e.k.Read.Near(ctx, t); len(near) > 0 {
 			slices.Sort(near)
 			r.Hint = "near names are " + strings.Join(near, ", ")

@@ -96,7 +96,7 @@ var (
 // confirmed finds the plan that a phrase confirms. Nothing is said about plans of other
 // principals, and the phrase is compared in whole and in constant time.
 func (e *Engine) confirmed(confirm string) (*plan.Plan, error) {
-	unknown := refusal.New(refusal.UnknownPhrase, "plan first, then send its whole phrase unchanged, sentence and code", "this phrase confirms no plan")
+	unknown := refusal.New(refusal.UnknownPhrase, "plan first, then send its whole phrase unchanged, sentence and code", "this phrase confirms no plan: it is not one that this server issued to you")
 	_, id, ok := plan.SplitPhrase(confirm)
 	if !ok {
 		return nil, unknown

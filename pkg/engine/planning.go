@@ -375,7 +375,7 @@ func (d *dryRunner) collect(got *passed) error {
 
 func dryRunFailed(s plan.Step, ans kube.Answer, err error) *refusal.Refusal {
 	text := fmt.Sprintf("dry run failed (%d): the API server refuses to %s; no confirm phrase was issued", ans.Code, s.Key())
-	hint := "read the untrusted line for what it says, change that, and plan again"
+	hint := "the reason is on the line that begins untrusted: below; change that, and plan again"
 	switch ans.Code {
 	case 0:
 		return refusal.New(refusal.Unreachable, "check that the API server runs", "%s", text)

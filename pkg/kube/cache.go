@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -17,11 +18,10 @@ import (
 
 // The bounds of the caches.
 const (
-	syncWait    = 2 * time.Second       // for a first sync, before a live list is made instead
-	catchUpWait = 50 * time.Millisecond // for events on their way; after that a live list is as fast
-	silence     = 75 * time.Second      // of a watch that is open, on which a bookmark comes every minute
-	idleStop    = 10 * time.Minute      // without a plan that needs it, an informer stops
-	deniedPause = time.Minute           // before a watch that was forbidden is tried again
+	syncWait    = 2 * time.Second  // for a first sync, before a live list is made
+	silence     = 75 * time.Second // of a watch that is open, on which a bookmark comes every minute
+	idleStop    = 10 * time.Minute // without a plan that needs it, an informer stops
+	deniedPause = time.Minute      // before a watch that was forbidden is tried again
 )
 
 // Want says which siblings a plan needs and what a cache of them is measured by.
@@ -60,8 +60,8 @@ func Newest(versions ...string) string {
 // when they are idle. Nothing of Secrets or ConfigMaps is ever in it, and nothing but the
 // watch writes to it.
 //
-// A cache is used only while each of these holds; in doubt a live list is made, and its
-// Source says why:
+// A cache is used only while each of these holds. In doubt a live list is made, and its
+// Source says why, unless the doubt ends before the list does:
 //
 //   - It has synced from a consistent read, a watch is open now, and everything that the
 //     watch has brought is in the store.
@@ -80,7 +80,7 @@ type Cache struct {
 	now    func() time.Time
 	log    *slog.Logger
 
-	syncWait, catchUpWait time.Duration
+	syncWait time.Duration
 
 	mu        sync.Mutex
 	informers map[source]*informer
@@ -93,7 +93,7 @@ type Cache struct {
 // NewCache makes an idle cache over a reader.
 func NewCache(client kubernetes.Interface, now func() time.Time, log *slog.Logger) *Cache {
 	return &Cache{
-		client: client, now: now, log: log, syncWait: syncWait, catchUpWait: catchUpWait,
+		client: client, now: now, log: log, syncWait: syncWait,
 		informers: map[source]*informer{}, denied: map[source]time.Time{},
 	}
 }
@@ -107,17 +107,33 @@ func (c *Cache) Facts(ctx context.Context, w Want) plan.Facts {
 		i, why := c.inform(s)
 		parts = append(parts, &part{source: s, informer: i, doubt: why})
 	}
-	poll(ctx, c.syncWait, func() bool {
-		return !slices.ContainsFunc(parts, func(p *part) bool { return p.informer != nil && p.informer.syncing() })
-	})
-	poll(ctx, c.catchUpWait, func() bool { return c.look(w, parts) })
-	var live sync.WaitGroup
-	for _, p := range parts {
-		if p.doubt != "" {
-			live.Go(func() { p.list(ctx, c.client) })
+	awaitSync(ctx, c.syncWait, parts)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // a list that its cache overtook
+	listed := make(chan struct{}, len(parts))
+	for again := time.NewTicker(20 * time.Millisecond); ; {
+		c.look(w, parts)
+		waiting := false
+		for _, p := range parts {
+			if p.doubt != "" && p.live == nil {
+				p.live = new(atomic.Pointer[listing])
+				why := p.doubt
+				go func() {
+					p.live.Store(p.list(ctx, c.client, why))
+					listed <- struct{}{}
+				}()
+			}
+			waiting = waiting || p.doubt != "" && p.live.Load() == nil
+		}
+		if !waiting {
+			again.Stop()
+			break
+		}
+		select {
+		case <-again.C:
+		case <-listed:
 		}
 	}
-	live.Wait()
 	f := join(parts)
 	slices.SortFunc(f.Pods, func(a, b plan.Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
@@ -146,17 +162,36 @@ func (w Want) sources() (out []source) {
 type part struct {
 	source
 	informer *informer // nil where there is none
-
-	records []*record
-	origin  string // for Sources
-	doubt   string // why the cache is not used, "" where it is
-	missing string // why there are no records
+	doubt    string    // why the cache is not used, "" where it is
+	cached   listing
+	live     *atomic.Pointer[listing] // nil before one is asked for
 }
 
-// look takes what the caches hold now, with the doubts about it. It reports whether
-// waiting can change nothing for the better.
-func (c *Cache) look(w Want, parts []*part) (settled bool) {
-	settled = true
+// listing is everything of one source, or why it cannot be had.
+type listing struct {
+	records []*record
+	origin  string
+	missing string
+}
+
+// awaitSync gives informers that have just started the time to sync.
+func awaitSync(ctx context.Context, atMost time.Duration, parts []*part) {
+	ctx, cancel := context.WithTimeout(ctx, atMost)
+	defer cancel()
+	for _, p := range parts {
+		if p.informer == nil {
+			continue
+		}
+		select {
+		case <-p.informer.HasSyncedChecker().Done():
+		case <-p.informer.done:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// look takes what the caches hold now, with the doubts about it.
+func (c *Cache) look(w Want, parts []*part) {
 	cached := false
 	for _, p := range parts {
 		if p.informer == nil {
@@ -177,39 +212,42 @@ func (c *Cache) look(w Want, parts []*part) (settled bool) {
 			c.drop(p.informer)
 			p.informer = nil
 		case p.informer.open.Load() == 0:
-			p.doubt, settled = "the watch is down", false
+			p.doubt = "the watch is down"
 		case !reached(version, seen):
-			p.doubt, settled = "the cache is behind its watch", false
+			p.doubt = "the cache is behind its watch"
 		case !reached(version, w.NotBefore):
-			p.doubt, settled = "the cache is older than the target", false
+			p.doubt = "the cache is older than the target"
 		default:
 			p.doubt, cached = "", true
-			p.records = p.informer.records(p.namespace)
-			p.origin = fmt.Sprintf("cache, %s old", age.Round(time.Second))
+			p.cached = listing{records: p.informer.records(p.namespace), origin: fmt.Sprintf("cache, %s old", age.Round(time.Second))}
 		}
 	}
 	if !cached || w.Agrees == nil || w.Agrees(join(parts)) {
-		return settled
+		return
 	}
 	for _, p := range parts {
 		p.doubt = cmp.Or(p.doubt, "the cache disagrees with the target")
 	}
-	return false
 }
 
-// join makes the Facts of the parts about which there is no doubt.
+// join makes Facts of the caches that are not in doubt and of the lists in their place.
 func join(parts []*part) plan.Facts {
 	f := plan.Facts{Sources: map[string]string{}, Missing: map[string]string{}}
 	for _, p := range parts {
-		switch {
-		case p.doubt != "":
-		case p.missing != "":
-			f.Missing[p.resource] = p.missing
-		default:
-			f.Sources[p.resource] = p.origin
-			for _, r := range p.records {
-				r.addTo(&f)
+		l := &p.cached
+		if p.doubt != "" {
+			if p.live == nil || p.live.Load() == nil {
+				continue
 			}
+			l = p.live.Load()
+		}
+		if l.missing != "" {
+			f.Missing[p.resource] = l.missing
+			continue
+		}
+		f.Sources[p.resource] = l.origin
+		for _, r := range l.records {
+			r.addTo(&f)
 		}
 	}
 	return f
@@ -321,19 +359,4 @@ func reached(version, notBefore string) bool {
 // whichever says more: the latter stands still while a laptop sleeps.
 func since(now, t time.Time) time.Duration {
 	return max(0, now.Sub(t), now.Round(0).Sub(t.Round(0)))
-}
-
-// poll asks until it is done, at most for the given time; at least once.
-func poll(ctx context.Context, atMost time.Duration, done func() bool) {
-	ctx, cancel := context.WithTimeout(ctx, atMost)
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !done() {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
 }

@@ -70,23 +70,21 @@ func (s source) qualified() string {
 // pageSize is how many objects are asked for at once.
 const pageSize = 500
 
-// list takes the place of the cache with a live list, whole or not at all.
-func (p *part) list(ctx context.Context, k kubernetes.Interface) {
-	why := p.doubt
-	p.doubt, p.records = "", nil
+// list is a live list in place of the cache, whole or not at all.
+func (s source) list(ctx context.Context, k kubernetes.Interface, why string) *listing {
 	// A list may expire between its pages. It is begun again, the last time in one page,
 	// which cannot expire.
+	var err error
 	for _, limit := range []int64{pageSize, pageSize, 0} {
-		var err error
-		if p.records, err = pages(ctx, p.calls(k), limit); err == nil {
-			p.origin, p.missing = "live list: "+why, ""
-			return
+		var records []*record
+		if records, err = pages(ctx, s.calls(k), limit); err == nil {
+			return &listing{records: records, origin: "live list: " + why}
 		}
-		p.missing = p.unlisted(ctx, err)
 		if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-			return
+			break
 		}
 	}
+	return &listing{missing: s.unlisted(ctx, err)}
 }
 
 func pages(ctx context.Context, c calls, limit int64) (records []*record, err error) {

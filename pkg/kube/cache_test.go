@@ -526,7 +526,7 @@ func TestNothingIsReadFromAHeldWatch(t *testing.T) {
 	}
 	u.forward(time.Minute)
 	f := u.Facts(t.Context(), w)
-	if source := f.Sources["pods"]; !strings.HasPrefix(source, "live list: the watch is silent for 10") || len(f.Pods) != 2 {
+	if source := f.Sources["pods"]; !strings.HasPrefix(source, "live list: the watch is silent for 1m4") || len(f.Pods) != 2 {
 		t.Errorf("%d pods from %q, want 2 from a live list", len(f.Pods), source)
 	}
 

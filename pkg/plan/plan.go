@@ -86,7 +86,7 @@ type Verdict string
 
 // The verdicts of verification.
 const (
-	Verified      Verdict = "verified"       // converged, and held where a revert was foreseen
+	Verified      Verdict = "verified"       // converged
 	Verifying     Verdict = "verifying"      // not yet known
 	TimedOut      Verdict = "timed_out"      // --verify-timeout passed
 	Overridden    Verdict = "overridden"     // an autoscaler set another value

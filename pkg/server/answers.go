@@ -68,6 +68,7 @@ type planAnswer struct {
 	Undo     plan.Undo  `json:"undo"`
 	Stays    []string   `json:"stays" jsonschema:"what is left alone, and why"`
 	Warnings []string   `json:"warnings"`
+	Notes    []string   `json:"notes"`
 	Request  []string   `json:"request"`
 	Kubectl  []string   `json:"kubectl" jsonschema:"the same by hand"`
 	Version  string     `json:"version" jsonschema:"for expected_version"`
@@ -93,7 +94,7 @@ func planned(got *engine.Planned, writes bool) answer {
 	a := planAnswer{
 		Status: "planned", Summary: p.Sentence, Plan: p.ID, Cluster: p.Label, Blast: p.Blast, Class: p.Class, Before: p.Before,
 		DryRun: "accepted by the API server", Undo: p.Undo, Version: p.Version, Confirm: got.Phrase, Untrusted: p.Untrusted,
-		Changes: []string{}, Request: []string{}, Radius: few(p.Blast.Lines), Losses: few(p.Blast.Losses),
+		Changes: []string{}, Request: []string{}, Notes: []string{}, Radius: few(p.Blast.Lines), Losses: few(p.Blast.Losses),
 		Stays: few(got.Stays), Warnings: few(p.Warnings), Kubectl: few(p.Kubectl),
 	}
 	a.Blast.Lines, a.Blast.Losses = nil, nil
@@ -104,7 +105,7 @@ func planned(got *engine.Planned, writes bool) answer {
 	var changes, requests []string
 	for _, s := range p.Steps {
 		if s.Optional {
-			a.Warnings = append(a.Warnings, "your reason is noted as change-cause on "+s.Target.String())
+			a.Notes = append(a.Notes, "your reason will be written to the annotation kubernetes.io/change-cause of "+s.Target.String())
 			continue
 		}
 		requests = append(requests, s.Request())
@@ -124,7 +125,7 @@ func planned(got *engine.Planned, writes bool) answer {
 	if writes {
 		a.Next = &next{p.Action, nextArguments(p.Args, got.Phrase)}
 	} else {
-		a.Warnings = append(a.Warnings, "this server was started without --allow-write: the write tool does not exist")
+		a.Notes = append(a.Notes, "this server cannot execute: it was started without --allow-write; one with it, on the same state folder, can")
 	}
 	return a
 }
@@ -157,6 +158,7 @@ func (a planAnswer) text() string {
 	t.line("  at risk: %s", risk(a.Blast))
 	t.each("  warning: ", a.Warnings)
 	t.each("  stays: ", a.Stays)
+	t.each("  note: ", a.Notes)
 	t.line("  before: %s", state(a.Before))
 	t.line("  dry run: %s", a.DryRun)
 	t.line("  undo: %s", undo(a.Undo))
@@ -219,6 +221,9 @@ func stepLine(s plan.StepResult) string {
 	if s.Detail != "" {
 		line += ", " + s.Detail
 	}
+	if s.Outcome == "unknown" {
+		line += ", Audit-ID " + s.AuditID
+	}
 	return line
 }
 
@@ -242,14 +247,16 @@ func (a executionAnswer) text() string {
 		t.each("  skipped, no longer needed: ", few(a.parsed.Skipped))
 		t.each("  left over, not planned: ", few(a.parsed.LeftOver))
 		t.line("  before: %s", state(a.parsed.Before))
-		t.line("  after: %s", state(a.parsed.After))
+		t.line("  right after the write: %s", state(a.parsed.After))
 		t.each("  note: ", a.parsed.Notes)
 	}
 	if a.Current != nil {
 		t.line("  %s: %s", a.Current.Verdict, a.Current.Reason)
 	}
 	if a.parsed.Plan != "" {
-		t.line("  undo: %s", undo(a.parsed.Undo))
+		if slices.ContainsFunc(a.parsed.Steps, func(s plan.StepResult) bool { return s.Outcome == "applied" }) {
+			t.line("  undo: %s", undo(a.parsed.Undo))
+		}
 		t.line("  plan %s, at %s, Audit-ID %s", a.Plan, a.parsed.Time.Format(time.RFC3339), auditID(a.parsed.Steps))
 	}
 	for _, s := range a.parsed.Steps {
@@ -365,8 +372,8 @@ func risk(b plan.Blast) string {
 		return "nothing"
 	}
 	line := fmt.Sprintf("%d of %d ready pods may be missing at the worst moment (%d %%)", r.Missing, r.Ready, r.Percent)
-	if r.Owner != "" {
-		line += ", of " + r.Owner
+	if kind, name, ok := strings.Cut(r.Owner, "/"); ok {
+		line += ", of " + strings.ToLower(kind) + " " + name
 	}
 	return line
 }

@@ -39,7 +39,6 @@ func New(e *engine.Engine, actions []*action.Action, o Options) (*mcpserver.MCPS
 		mcpserver.WithTitle("Safe Kubernetes writes"),
 		mcpserver.WithInstructions(instructions),
 		mcpserver.WithToolCapabilities(false),
-		mcpserver.WithLogger(o.Log),
 		mcpserver.WithCacheHints(60_000, mcp.CacheScopePrivate),
 	)
 	t := tools{engine: e, options: o, calls: mcpCalls{server: s}}

@@ -76,12 +76,15 @@ func (e *Engine) Wait(ctx context.Context) {
 	}
 }
 
+// Client is what an MCP client says about itself.
+type Client = journal.Client
+
 // Call is one tool call, as the server decoded it.
 type Call struct {
 	Action   *action.Action
 	Tool     string // as it was called
 	Raw      json.RawMessage
-	Client   journal.Client
+	Client   Client
 	Progress func(message string) // may be nil
 }
 
@@ -107,7 +110,7 @@ func (e *Engine) line(c Call, event string) *journal.Line {
 	who := e.cfg.Principal
 	who.K8s = e.k.Read.KnownUser()
 	l := &journal.Line{Event: event, Tool: c.Tool, Principal: &who, Cluster: e.k.Read.Known(), Label: e.cfg.Label}
-	if c.Client != (journal.Client{}) {
+	if c.Client != (Client{}) {
 		l.Client = &c.Client
 	}
 	return l

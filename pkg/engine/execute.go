@@ -64,6 +64,8 @@ func (e *Engine) Execute(ctx context.Context, c Call) (*Execution, error) {
 		case <-time.After(e.cfg.VerifyWait - e.now().Sub(began)):
 			return e.inProgress(ctx, c, p, f.steps())
 		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
 			return nil, e.refuse(ctx, c, p, refusal.New(refusal.Unreachable, "call again with the same phrase to learn the outcome",
 				"the call was cancelled by the client; what was begun goes on"))
 		}

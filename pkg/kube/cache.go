@@ -108,32 +108,7 @@ func (c *Cache) Facts(ctx context.Context, w Want) plan.Facts {
 		parts = append(parts, &part{source: s, informer: i, doubt: why})
 	}
 	awaitSync(ctx, c.syncWait, parts)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // a list that its cache overtook
-	listed := make(chan struct{}, len(parts))
-	for again := time.NewTicker(20 * time.Millisecond); ; {
-		c.look(w, parts)
-		waiting := false
-		for _, p := range parts {
-			if p.doubt != "" && p.live == nil {
-				p.live = new(atomic.Pointer[listing])
-				why := p.doubt
-				go func() {
-					p.live.Store(p.list(ctx, c.client, why))
-					listed <- struct{}{}
-				}()
-			}
-			waiting = waiting || p.doubt != "" && p.live.Load() == nil
-		}
-		if !waiting {
-			again.Stop()
-			break
-		}
-		select {
-		case <-again.C:
-		case <-listed:
-		}
-	}
+	c.settle(ctx, w, parts)
 	f := join(parts)
 	slices.SortFunc(f.Pods, func(a, b plan.Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
@@ -190,9 +165,44 @@ func awaitSync(ctx context.Context, atMost time.Duration, parts []*part) {
 	}
 }
 
+// settle looks at the caches until there is no doubt about any of them or a live list in
+// its place. Events may be on their way while the list is.
+func (c *Cache) settle(ctx context.Context, w Want, parts []*part) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // lists that their caches overtook
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	listed := make(chan struct{}, len(parts))
+	for {
+		c.look(w, parts)
+		waiting := false
+		for _, p := range parts {
+			if p.doubt == "" {
+				continue
+			}
+			if p.live == nil {
+				p.live = new(atomic.Pointer[listing])
+				why := p.doubt
+				go func() {
+					p.live.Store(p.list(ctx, c.client, why))
+					listed <- struct{}{}
+				}()
+			}
+			waiting = waiting || p.live.Load() == nil
+		}
+		if !waiting {
+			return
+		}
+		select {
+		case <-again.C:
+		case <-listed:
+		}
+	}
+}
+
 // look takes what the caches hold now, with the doubts about it.
 func (c *Cache) look(w Want, parts []*part) {
-	cached := false
+	var sound []*part
 	for _, p := range parts {
 		if p.informer == nil {
 			continue
@@ -218,15 +228,15 @@ func (c *Cache) look(w Want, parts []*part) {
 		case !reached(version, w.NotBefore):
 			p.doubt = "the cache is older than the target"
 		default:
-			p.doubt, cached = "", true
+			p.doubt, sound = "", append(sound, p)
 			p.cached = listing{records: p.informer.records(p.namespace), origin: fmt.Sprintf("cache, %s old", age.Round(time.Second))}
 		}
 	}
-	if !cached || w.Agrees == nil || w.Agrees(join(parts)) {
+	if len(sound) == 0 || w.Agrees == nil || w.Agrees(join(sound)) {
 		return
 	}
-	for _, p := range parts {
-		p.doubt = cmp.Or(p.doubt, "the cache disagrees with the target")
+	for _, p := range sound {
+		p.doubt = "the cache disagrees with the target"
 	}
 }
 

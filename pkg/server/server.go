@@ -18,7 +18,6 @@ import (
 
 	"github.com/kubewrite/kube-write-mcp/pkg/action"
 	"github.com/kubewrite/kube-write-mcp/pkg/engine"
-	"github.com/kubewrite/kube-write-mcp/pkg/journal"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
 )
@@ -167,14 +166,14 @@ func (t tools) execute(ctx context.Context, c engine.Call) (answer, error) {
 }
 
 // client is what the caller says about itself, in either protocol era: untrusted text.
-func client(ctx context.Context, req mcp.CallToolRequest) journal.Client {
+func client(ctx context.Context, req mcp.CallToolRequest) engine.Client {
 	var info mcp.Implementation
 	if p := mcpserver.RequestProtocolInfoFromContext(ctx); p != nil && p.ClientInfo != nil {
 		info = *p.ClientInfo
 	} else if s, ok := mcpserver.ClientSessionFromContext(ctx).(mcpserver.SessionWithClientInfo); ok {
 		info = s.GetClientInfo()
 	}
-	c := journal.Client{Name: plan.Untrusted(info.Name), Version: plan.Untrusted(info.Version)}
+	c := engine.Client{Name: plan.Untrusted(info.Name), Version: plan.Untrusted(info.Version)}
 	if m := req.Params.Meta; m != nil {
 		if id, ok := m.AdditionalFields["claudecode/toolUseId"].(string); ok {
 			c.Call = plan.Untrusted(id)

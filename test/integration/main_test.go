@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os/exec"
 	"path/filepath"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/kubewrite/kube-write-mcp/pkg/app"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/test/harness"
 	"github.com/kubewrite/kube-write-mcp/test/lab"
@@ -32,7 +34,12 @@ import (
 var cp *lab.Lab
 
 func TestMain(m *testing.M) {
-	lab.Main(m, lab.Options{}, func(l *lab.Lab) { cp = l })
+	lab.Main(m, lab.Options{}, func(l *lab.Lab) {
+		cp = l
+		// The program hands client-go's log to its own, for the whole process, when it first
+		// serves. That must not happen while a client of a test is at work.
+		app.Main([]string{"serve", "--ttl", "0s"}, nil, io.Discard, io.Discard)
+	})
 }
 
 // binary is the shipped program, built once into the folder of the lab.
@@ -121,8 +128,8 @@ func (b workbench) calls() map[string]harness.Args {
 	}
 }
 
-// main is the request that is the effect of an action; the others of it are the note and
-// the cordon of a drain.
+// isEffect tells the request that is the effect of an action from its note, and from the
+// cordon of a drain.
 func isEffect(action string) func(harness.Request) bool {
 	return func(r harness.Request) bool {
 		switch action {

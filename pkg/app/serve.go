@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/adrg/xdg"
@@ -93,11 +92,11 @@ func (o *options) logger(w io.Writer) *slog.Logger {
 		level = slog.LevelError
 	}
 	log := slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
-	klogOnce.Do(func() { klog.SetSlogLogger(log) }) // client-go's own log; process-wide
+	if o.stdin == os.Stdin {
+		klog.SetSlogLogger(log) // client-go's own log is process-wide: only in a process of our own
+	}
 	return log
 }
-
-var klogOnce sync.Once
 
 func instance() (string, error) {
 	b := make([]byte, 7)

@@ -130,7 +130,7 @@ func about(l *journal.Line, p *plan.Plan) *journal.Line {
 
 // refuse puts a refusal on record and gives it back. A fault that is no refusal becomes
 // one: the caller must always learn that nothing was sent.
-func (e *Engine) refuse(ctx context.Context, c Call, p *plan.Plan, err error) *refusal.Refusal {
+func (e *Engine) refuse(c Call, p *plan.Plan, err error) *refusal.Refusal {
 	r := e.repeats.mark(c, kube.Refuse(err))
 	l := e.line(c, r.Event())
 	l.Code, l.Output, l.Untrusted = string(r.Code), r.Error(), r.Untrusted

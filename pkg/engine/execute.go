@@ -38,14 +38,14 @@ func (e *Engine) Execute(ctx context.Context, c Call) (*Execution, error) {
 	began := e.now()
 	d, err := c.Action.Decode(e.ExecuteSchema(c.Action), c.Raw)
 	if err != nil {
-		return nil, e.refuse(ctx, c, nil, err)
+		return nil, e.refuse(c, nil, err)
 	}
 	p, err := e.confirmed(d.Confirm) // 1
 	if err != nil {
-		return nil, e.refuse(ctx, c, nil, err)
+		return nil, e.refuse(c, nil, err)
 	}
 	if p.Action != c.Action.Name || !bytes.Equal(d.Canonical, p.Args) { // 2
-		return nil, e.refuse(ctx, c, p, refusal.New(refusal.WrongArguments, "call "+p.Action+" with exactly the planned arguments, or plan again",
+		return nil, e.refuse(c, p, refusal.New(refusal.WrongArguments, "call "+p.Action+" with exactly the planned arguments, or plan again",
 			"the phrase belongs to %s %s, called was %s %s", p.Action, p.Args, c.Action.Name, d.Canonical))
 	}
 	for {
@@ -62,24 +62,25 @@ func (e *Engine) Execute(ctx context.Context, c Call) (*Execution, error) {
 		select {
 		case <-f.done:
 		case <-time.After(e.cfg.VerifyWait - e.now().Sub(began)):
-			return e.inProgress(ctx, c, p, f.steps())
+			return e.inProgress(c, p, f.steps())
 		case <-ctx.Done():
 		}
-		if ctx.Err() != nil {
-			return nil, e.refuse(ctx, c, p, refusal.New(refusal.Unreachable, "call again with the same phrase to learn the outcome",
-				"the call was cancelled by the client; what was begun goes on"))
+		if ctx.Err() != nil { // the client is not there to read it; what was begun goes on
+			return e.inProgress(c, p, f.steps())
 		}
 		switch {
-		case mine && errors.Is(f.err, errDone), !mine && f.err == nil:
-			return e.replay(ctx, c, p)
+		case errors.Is(f.err, errDone), !mine && f.err == nil && f.answer.Result != nil:
+			return e.replay(c, p)
+		case !mine && f.err == nil:
+			return e.unknown(c, p)
 		case errors.Is(f.err, errAbandoned):
 			continue // another caller's, which went away before anything was claimed
 		case errors.Is(f.err, errBusy):
-			return e.inProgress(ctx, c, p, nil)
+			return e.inProgress(c, p, nil)
 		case errors.Is(f.err, errUnknown):
-			return e.unknown(ctx, c, p, "")
+			return e.unknown(c, p)
 		case f.err != nil:
-			return nil, e.refuse(ctx, c, p, f.err)
+			return nil, e.refuse(c, p, f.err)
 		case f.verdict != nil:
 			f.answer.Current = e.await(ctx, f.verdict, e.cfg.VerifyWait-e.now().Sub(began))
 		}
@@ -298,7 +299,7 @@ const pollJournal = 50 * time.Millisecond
 
 // replay gives the first result again, unchanged, with the last verdict beside it. It
 // makes no API call.
-func (e *Engine) replay(ctx context.Context, c Call, p *plan.Plan) (*Execution, error) {
+func (e *Engine) replay(c Call, p *plan.Plan) (*Execution, error) {
 	if err := e.append(about(e.line(c, journal.EventReplayed), p)); err != nil {
 		return nil, unavailable(err)
 	}
@@ -331,7 +332,7 @@ func (e *Engine) recorded(p *plan.Plan) (*Execution, error) {
 	return x, err
 }
 
-func (e *Engine) inProgress(ctx context.Context, c Call, p *plan.Plan, done []plan.StepResult) (*Execution, error) {
+func (e *Engine) inProgress(c Call, p *plan.Plan, done []plan.StepResult) (*Execution, error) {
 	if err := e.append(about(e.line(c, journal.EventInProgress), p)); err != nil {
 		return nil, unavailable(err)
 	}
@@ -341,19 +342,14 @@ func (e *Engine) inProgress(ctx context.Context, c Call, p *plan.Plan, done []pl
 	}, nil
 }
 
-func (e *Engine) unknown(ctx context.Context, c Call, p *plan.Plan, detail string) (*Execution, error) {
+func (e *Engine) unknown(c Call, p *plan.Plan) (*Execution, error) {
 	if err := e.append(about(e.line(c, journal.EventInProgress), p)); err != nil {
 		return nil, unavailable(err)
 	}
-	return &Execution{Plan: p, Outcome: plan.Unknown, Detail: unknownDetail(detail)}, nil
+	return &Execution{Plan: p, Outcome: plan.Unknown, Detail: unknownDetail}, nil
 }
 
-func unknownDetail(detail string) string {
-	if detail != "" {
-		detail += "; "
-	}
-	return detail + "the request may have been applied, or may still be; it is never sent again. Look at the object, and at the API server's audit log by the Audit-ID"
-}
+const unknownDetail = "the request may have been applied, or may still be; it is never sent again. Look at the object, and at the API server's audit log by the Audit-ID"
 
 // flights lets one call per plan through in this process; the others wait for it.
 type flights struct {

@@ -32,7 +32,7 @@ type Planned struct {
 func (e *Engine) Plan(ctx context.Context, c Call) (*Planned, error) {
 	planned, p, err := e.plan(ctx, c)
 	if err != nil {
-		return nil, e.refuse(ctx, c, p, err)
+		return nil, e.refuse(c, p, err)
 	}
 	return planned, nil
 }

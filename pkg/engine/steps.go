@@ -66,7 +66,7 @@ func (x *execution) execute(ctx context.Context, got *passed, d drifted) (*Execu
 	for len(queue) > 0 {
 		w := queue[0]
 		queue = queue[1:]
-		if w.step.Optional && outcome != plan.Executed {
+		if w.step.Optional && (outcome != plan.Executed || x.stop.Err() != nil) {
 			continue
 		}
 		if wait := w.notUntil.Sub(x.now()); wait > 0 {
@@ -89,7 +89,7 @@ func (x *execution) execute(ctx context.Context, got *passed, d drifted) (*Execu
 			return nil, unavailable(fmt.Errorf("an earlier step may have been applied, call again: %w", err))
 		case r.Outcome == stepUnknown:
 			x.settle(w, r)
-			return x.leaveUnknown(ctx, r)
+			return x.leaveUnknown(r)
 		case r.Outcome == stepBlocked && x.now().Sub(x.began)+w.pause < w.step.Timeout():
 			w.notUntil = x.now().Add(w.pause)
 			w.pause = min(w.pause*2, budgetMost)
@@ -149,7 +149,7 @@ func (x *execution) attempt(ctx context.Context, w *work) (plan.StepResult, erro
 		w.attempt++
 		sendBefore := time.Now().Add(sendWindow) // monotonic: a paused process sends nothing late
 		id := fmt.Sprintf("kube-write-mcp-%s-s%d-x%d", x.p.ID, w.n, w.attempt)
-		if err := x.intend(ctx, w, id); err != nil {
+		if err := x.intend(w, id); err != nil {
 			return plan.StepResult{}, err
 		}
 		r := plan.StepResult{AuditID: id}
@@ -164,7 +164,7 @@ func (x *execution) attempt(ctx context.Context, w *work) (plan.StepResult, erro
 		default:
 			x.send(ctx, w, slots, &r)
 		}
-		x.outcome(ctx, w, r)
+		x.outcome(w, r)
 		if r.Code != 409 || w.step.Verb == plan.Evict || w.step.Verb == plan.Delete || x.now().Sub(first) > retryWindow {
 			return r, nil
 		}
@@ -174,7 +174,7 @@ func (x *execution) attempt(ctx context.Context, w *work) (plan.StepResult, erro
 
 // intend puts the intent of one request on disk, with the outcomes before it. The first
 // intent is the claim: steps 3, 4, 5 and 8 are decided again under the lock.
-func (x *execution) intend(ctx context.Context, w *work, auditID string) error {
+func (x *execution) intend(w *work, auditID string) error {
 	l := about(x.line(x.call, journal.EventIntent), x.p)
 	l.Claim, l.Step, l.Attempt, l.StepKey, l.AuditID = x.claim, w.n, w.attempt, w.step.Key(), auditID
 	l.StepDigest = hex.EncodeToString(plan.Digest([]plan.Step{w.step}))[:16]
@@ -246,7 +246,7 @@ func (x *execution) send(ctx context.Context, w *work, sl plan.Slots, r *plan.St
 
 // outcome keeps the outcome line of an attempt; it goes to disk with the next intent, the
 // result, or before a pause.
-func (x *execution) outcome(ctx context.Context, w *work, r plan.StepResult) {
+func (x *execution) outcome(w *work, r plan.StepResult) {
 	l := about(x.line(x.call, journal.EventStep), x.p)
 	l.Claim, l.Step, l.Attempt, l.StepKey, l.AuditID = x.claim, w.n, w.attempt, w.step.Key(), r.AuditID
 	l.Target, l.Code, l.HTTP, l.RV, l.Output, l.Untrusted = &w.step.Target, r.Outcome, r.Code, r.RV, r.Detail, r.Untrusted
@@ -255,13 +255,13 @@ func (x *execution) outcome(ctx context.Context, w *work, r plan.StepResult) {
 
 // leaveUnknown records that nobody knows what became of a request. It is never sent
 // again.
-func (x *execution) leaveUnknown(ctx context.Context, r plan.StepResult) (*Execution, error) {
+func (x *execution) leaveUnknown(r plan.StepResult) (*Execution, error) {
 	l := about(x.line(x.call, journal.EventUnknown), x.p)
 	l.Claim, l.AuditID, l.Output, l.Untrusted, l.Reason = x.claim, r.AuditID, r.Detail, r.Untrusted, x.reason
 	if err := x.append(append(x.pending, l)...); err != nil {
 		return nil, unavailable(fmt.Errorf("the change may have been applied, call again: %w", err))
 	}
-	return &Execution{Plan: x.p, Outcome: plan.Unknown, Steps: x.flight.steps(), Detail: unknownDetail("")}, nil
+	return &Execution{Plan: x.p, Outcome: plan.Unknown, Steps: x.flight.steps(), Detail: unknownDetail}, nil
 }
 
 // conclude observes what came of it and writes the one execute line that holds before

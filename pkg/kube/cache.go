@@ -71,9 +71,10 @@ func Newest(versions ...string) string {
 //     unknown to it.
 //   - It has reached Want.NotBefore. One etcd numbers the writes of all kinds in one
 //     sequence, and a watch delivers in that order, so a cache at version n has every change
-//     up to n. A cache below n is behind, or its kind has merely been quiet since: the two
-//     cannot be told apart without a list, so both count as behind, until the next event
-//     or bookmark, for at most a minute after the target was written.
+//     up to n. A cache below n is behind, or its kind has merely been quiet since. Only a
+//     list tells the two apart: where it holds just what the cache holds, the cache counts
+//     as being at the list's version until its next event. So the first plan within a
+//     minute after its target was written may need a list, the ones after it do not.
 //   - Want.Agrees.
 type Cache struct {
 	client kubernetes.Interface
@@ -145,8 +146,9 @@ type part struct {
 // listing is everything of one source, or why it cannot be had.
 type listing struct {
 	records []*record
-	origin  string
-	missing string
+	version string // of a live list
+	origin  string // for Sources
+	missing string // for Missing
 }
 
 // awaitSync gives informers that have just started the time to sync.
@@ -191,14 +193,21 @@ func (c *Cache) settle(ctx context.Context, w Want, parts []*part) {
 			waiting = waiting || p.live.Load() == nil
 		}
 		if !waiting {
-			return
+			break
 		}
 		select {
 		case <-again.C:
 		case <-listed:
 		}
 	}
+	for _, p := range parts {
+		if p.doubt == older && p.namespace == p.informer.namespace {
+			p.informer.prove(p.live.Load())
+		}
+	}
 }
+
+const older = "the cache is older than the target"
 
 // look takes what the caches hold now, with the doubts about it.
 func (c *Cache) look(w Want, parts []*part) {
@@ -209,7 +218,7 @@ func (c *Cache) look(w Want, parts []*part) {
 		}
 		heard, seen := p.informer.last()
 		age := since(c.now(), heard)
-		version := p.informer.version() // before the records, which are at least as new
+		version, proven := p.informer.version() // before the records, which are at least as new
 		switch {
 		case p.informer.forbidden.Load():
 			p.doubt = "watching is forbidden"
@@ -225,8 +234,8 @@ func (c *Cache) look(w Want, parts []*part) {
 			p.doubt = "the watch is down"
 		case !reached(version, seen):
 			p.doubt = "the cache is behind its watch"
-		case !reached(version, w.NotBefore):
-			p.doubt = "the cache is older than the target"
+		case !reached(proven, w.NotBefore):
+			p.doubt = older
 		default:
 			p.doubt, sound = "", append(sound, p)
 			p.cached = listing{records: p.informer.records(p.namespace), origin: fmt.Sprintf("cache, %s old", age.Round(time.Second))}

@@ -30,8 +30,9 @@ type informer struct {
 	forbidden atomic.Bool  // why it has ended
 
 	mu    sync.Mutex
-	heard time.Time // when the API server spoke last
-	seen  string    // the version that it was at then
+	heard time.Time                 // when the API server spoke last
+	seen  string                    // the version that it was at then
+	quiet struct{ from, to string } // versions between which nothing has changed
 }
 
 // start runs an informer. It ends with stop, or by itself where watching is forbidden,
@@ -105,8 +106,38 @@ func (i *informer) ended() bool {
 // syncing reports whether the first state is still to come.
 func (i *informer) syncing() bool { return !i.HasSynced() && !i.ended() }
 
-// version is that up to which the store has every change.
-func (i *informer) version() string { return i.GetStore().LastStoreSyncResourceVersion() }
+// version is that up to which the watch has brought every change, and proven that up to
+// which the store is known to have every change.
+func (i *informer) version() (version, proven string) {
+	version = i.GetStore().LastStoreSyncResourceVersion()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.quiet.from == version {
+		return version, i.quiet.to
+	}
+	return version, version
+}
+
+// prove takes a live list as proof that nothing has changed since the store's version, if
+// it holds just the same.
+func (i *informer) prove(l *listing) {
+	version, _ := i.version()
+	held := map[string]string{}
+	for _, r := range i.records(i.namespace) {
+		held[r.namespace+"/"+r.name] = r.version
+	}
+	if l.missing != "" || len(held) != len(l.records) {
+		return
+	}
+	for _, r := range l.records {
+		if held[r.namespace+"/"+r.name] != r.version {
+			return
+		}
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.quiet.from, i.quiet.to = version, l.version
+}
 
 // records are those of a namespace, or all.
 func (i *informer) records(namespace string) []*record {

@@ -76,9 +76,9 @@ func (s source) list(ctx context.Context, k kubernetes.Interface, why string) *l
 	// which cannot expire.
 	var err error
 	for _, limit := range []int64{pageSize, pageSize, 0} {
-		var records []*record
-		if records, err = pages(ctx, s.calls(k), limit); err == nil {
-			return &listing{records: records, origin: "live list: " + why}
+		l := &listing{origin: "live list: " + why}
+		if l.records, l.version, err = pages(ctx, s.calls(k), limit); err == nil {
+			return l
 		}
 		if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
 			break
@@ -87,11 +87,12 @@ func (s source) list(ctx context.Context, k kubernetes.Interface, why string) *l
 	return &listing{missing: s.unlisted(ctx, err)}
 }
 
-func pages(ctx context.Context, c calls, limit int64) (records []*record, err error) {
+// pages reads all pages of a list, which are of one version.
+func pages(ctx context.Context, c calls, limit int64) (records []*record, version string, err error) {
 	for o := (metav1.ListOptions{Limit: limit}); ; {
 		list, err := c.list(ctx, o)
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		err = meta.EachListItem(list, func(item runtime.Object) error {
 			r, err := compact(item)
@@ -101,14 +102,14 @@ func pages(ctx context.Context, c calls, limit int64) (records []*record, err er
 			return err
 		})
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		m, err := meta.ListAccessor(list)
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		if o.Continue = m.GetContinue(); o.Continue == "" {
-			return records, nil
+			return records, m.GetResourceVersion(), nil
 		}
 	}
 }

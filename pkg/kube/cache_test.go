@@ -540,6 +540,45 @@ func TestNothingIsReadFromAHeldWatch(t *testing.T) {
 	}
 }
 
+// TestQuietKind is a target that was written after the last event of its siblings: one
+// list proves the cache, not the second.
+func TestQuietKind(t *testing.T) {
+	ns := cp.Namespace(t)
+	pod := createPod(t, ns, "web-0")
+	u := newCache(t, cp.Config)
+	w := Want{Namespace: ns, Pods: true}
+	eventuallyCached(t, u, w, "pods")
+	check := func(name, wantSource string, wantPods int) {
+		t.Helper()
+		f := u.Facts(t.Context(), w)
+		if source := f.Sources["pods"]; !strings.HasPrefix(source, wantSource) || len(f.Pods) != wantPods {
+			t.Errorf("%s: %d pods from %q, want %d from %q", name, len(f.Pods), source, wantPods, wantSource)
+		}
+	}
+	w.NotBefore = version(t, ns)
+	check("first", "live list: the cache is older than the target", 1)
+	check("second", "cache", 1)
+	w.NotBefore = version(t, ns)
+	check("written again", "live list: the cache is older than the target", 1)
+
+	u.hold(true)
+	t.Cleanup(func() { u.hold(false) })
+	createPod(t, ns, "passing")
+	deletePod(t, ns, "passing")
+	w.NotBefore = version(t, ns)
+	check("a pod came and went", "live list: the cache is older than the target", 1)
+	check("and is gone from both", "cache", 1)
+	setReady(t, pod, corev1.ConditionTrue)
+	w.NotBefore = version(t, ns)
+	check("a pod moved", "live list: the cache is older than the target", 1)
+	check("that is no proof", "live list: the cache is older than the target", 1)
+	u.hold(false)
+	lab.Eventually(t, "the events", func() (bool, error) {
+		f := u.Facts(t.Context(), w)
+		return strings.HasPrefix(f.Sources["pods"], "cache") && len(f.Pods) == 1 && f.Pods[0].Ready, fmt.Errorf("%+v", f)
+	})
+}
+
 // TestCutWatch breaks the watch and refuses the next ones for a while.
 func TestCutWatch(t *testing.T) {
 	ns := cp.Namespace(t)

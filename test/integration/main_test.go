@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -310,6 +311,15 @@ func outcomes(events []string) (out []string) {
 		}
 	}
 	return out
+}
+
+// soFar are the events of a server that may not have made its journal yet.
+func soFar(t *testing.T, s *harness.Server) []string {
+	t.Helper()
+	if _, err := os.Stat(filepath.Join(s.State, "audit.jsonl")); err != nil {
+		return nil
+	}
+	return harness.Events(t, s.State)
 }
 
 // together calls a tool so many times at once, over all servers in turn.

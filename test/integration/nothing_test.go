@@ -220,7 +220,7 @@ func TestRefusedWriteNothing(t *testing.T) {
 			if !tc.reads {
 				s.Proxy.Reset()
 			}
-			was := len(harness.Events(t, s.State))
+			was := len(soFar(t, s))
 			got := s.Must(tool, args)
 			if code := harness.Code(got); code != tc.wantCode || !got.IsError {
 				t.Errorf("code %q, error %t, want %s: %s", code, got.IsError, tc.wantCode, got.Text)

@@ -210,7 +210,7 @@ func TestWhatTheyShow(t *testing.T) {
 		"tools":          {`"name":"plan_scale"`, `"name":"scale"`},
 		"tools_readonly": {`"name":"plan_scale"`},
 		"plan":           {`"status":"planned"`, "CONFIRM: scale deployment NAMESPACE1/web from 2 to 3 on kind-lab [PLAN1-MAC1]", `"tool":"scale"`},
-		"plan_readonly":  {`"status":"planned"`, "the write tool does not exist"},
+		"plan_readonly":  {`"status":"planned"`, "this server cannot execute"},
 		"guessed":        {`"code":"unknown_phrase"`},
 		"protected":      {`"code":"out_of_scope"`, "nothing was read"},
 		"execute":        {`"outcome":"EXECUTED","replayed":false`, `"outcome":"EXECUTED","replayed":true`, `"verdict":"not_started"`},

@@ -38,7 +38,7 @@ type informer struct {
 // start runs an informer. It ends with stop, or by itself where watching is forbidden,
 // which no retry heals.
 func (c *Cache) start(s source) *informer {
-	ctx, stop := context.WithCancel(klog.NewContext(context.Background(), klog.New(quiet{c.log})))
+	ctx, stop := context.WithCancel(klog.NewContext(context.Background(), klog.New(informerLog{c.log})))
 	i := &informer{source: s, stop: stop, done: make(chan struct{})}
 	calls := s.calls(c.client)
 	lw := &cache.ListWatch{
@@ -215,20 +215,20 @@ func (t *tapped) Stop() {
 	t.Interface.Stop()
 }
 
-// quiet is where the informers' own log goes: client-go tells at the usual level of each
+// informerLog is where the informers' own log goes: client-go tells at the usual level of each
 // retry, which concerns nobody while live lists do.
-type quiet struct{ log *slog.Logger }
+type informerLog struct{ log *slog.Logger }
 
-func (quiet) Init(klog.RuntimeInfo)               {}
-func (quiet) Enabled(level int) bool              { return level <= 1 }
-func (q quiet) WithName(string) klog.LogSink      { return q }
-func (q quiet) WithValues(kv ...any) klog.LogSink { return quiet{q.log.With(kv...)} }
+func (informerLog) Init(klog.RuntimeInfo)               {}
+func (informerLog) Enabled(level int) bool              { return level <= 1 }
+func (q informerLog) WithName(string) klog.LogSink      { return q }
+func (q informerLog) WithValues(kv ...any) klog.LogSink { return informerLog{q.log.With(kv...)} }
 
-func (q quiet) Info(_ int, msg string, kv ...any) {
+func (q informerLog) Info(_ int, msg string, kv ...any) {
 	q.log.Debug("informer: "+msg, printable(kv)...)
 }
 
-func (q quiet) Error(err error, msg string, kv ...any) {
+func (q informerLog) Error(err error, msg string, kv ...any) {
 	q.log.Debug("informer: "+msg, printable(append(kv, "err", err))...)
 }
 

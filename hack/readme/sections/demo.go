@@ -74,7 +74,7 @@ var settled = []struct {
 	{regexp.MustCompile(`\bv[0-9a-f]{10}\b`), "v3c0ffee123"},
 	{regexp.MustCompile(`-s(\d+)-x\d+`), "-s$1-x1"},
 	{regexp.MustCompile(`(before: .*generation )\d+`), "${1}1"},
-	{regexp.MustCompile(`(after: replicas 3), ready \d+, available \d+, updated \d+, generation \d+`), "$1, ready 2, available 2, updated 2, generation 3"},
+	{regexp.MustCompile(`(right after the write: replicas 3), ready \d+, available \d+, updated \d+, generation \d+`), "$1, ready 2, available 2, updated 2, generation 3"},
 	{regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`), "…"},
 	{regexp.MustCompile(`"(rv|claim|inst|prev|mac|kid)":"[^"]*"`), `"$1":"…"`},
 	{regexp.MustCompile(`"seq":\d+`), `"seq":8`},

@@ -169,7 +169,7 @@ func (o *options) readPolicy(f *pflag.FlagSet) (only policyOnly, err error) {
 	rest := map[string]json.RawMessage{}
 	for key, value := range all {
 		fl := f.Lookup(strings.ReplaceAll(key, "_", "-"))
-		if fl == nil || fl.Annotations == nil || strings.Contains(key, "-") {
+		if fl == nil || strings.Contains(key, "-") {
 			rest[key] = value
 			continue
 		}

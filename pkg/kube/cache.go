@@ -230,7 +230,7 @@ func (c *Cache) look(w Want, parts []*part) {
 			p.doubt = fmt.Sprintf("the watch is silent for %s", age.Round(time.Second))
 			c.drop(p.informer)
 			p.informer = nil
-		case false:
+		case p.informer.open.Load() == 0:
 			p.doubt = "the watch is down"
 		case !reached(version, seen):
 			p.doubt = "the cache is behind its watch"

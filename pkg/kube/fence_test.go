@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// wire is the other side of a fence: it keeps what leaves and answers each request alike.
-type wire struct {
+// sink is the other side of a fence: it keeps what leaves and answers each request alike.
+type sink struct {
 	code   int
 	header http.Header
 
@@ -25,7 +25,7 @@ type wire struct {
 	body []string
 }
 
-func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
+func (w *sink) RoundTrip(req *http.Request) (*http.Response, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	body := ""
@@ -127,7 +127,7 @@ func TestFence(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for mode, want := range map[string]string{"read-only": tc.want.readOnly, "planning": tc.want.planning, "live": tc.want.live} {
-				w := &wire{}
+				w := &sink{}
 				ctx := withPermit(t.Context(), &permit{mode: modes[mode], auditID: "id-1"})
 				resp, err := Fence(modes[mode])(w).RoundTrip(request(t, ctx, tc.method, tc.path, tc.body))
 				if !strings.HasPrefix(want, "?") && want != "-" {
@@ -166,7 +166,7 @@ func TestFenceWithoutPermit(t *testing.T) {
 				continue
 			}
 			t.Run(name+" with the permit "+held, func(t *testing.T) {
-				w := &wire{}
+				w := &sink{}
 				for method, path := range map[string]string{
 					"PUT": deploymentPath + "/scale", "PATCH": deploymentPath, "POST": podPath + "/eviction", "DELETE": podPath, "CONNECT": podPath + "/exec", "": deploymentPath,
 				} {
@@ -197,7 +197,7 @@ func TestPermitIsForOneRequest(t *testing.T) {
 	const used = "a write is never sent again"
 	for name, mode := range map[string]Mode{"planning": Planning, "live": Live} {
 		t.Run(name, func(t *testing.T) {
-			w := &wire{}
+			w := &sink{}
 			f := Fence(mode)(w)
 			ctx := withPermit(t.Context(), &permit{mode: mode})
 			for i := range 3 {
@@ -215,7 +215,7 @@ func TestPermitIsForOneRequest(t *testing.T) {
 		})
 	}
 	t.Run("after a refusal", func(t *testing.T) {
-		w := &wire{}
+		w := &sink{}
 		ctx := withPermit(t.Context(), &permit{mode: Planning})
 		for _, body := range []string{`{}`, `{"dryRun":["All"]}`} {
 			if _, err := Fence(Planning)(w).RoundTrip(request(t, ctx, "DELETE", podPath, body)); err == nil {
@@ -227,7 +227,7 @@ func TestPermitIsForOneRequest(t *testing.T) {
 		}
 	})
 	t.Run("at once", func(t *testing.T) {
-		w := &wire{}
+		w := &sink{}
 		f := Fence(Live)(w)
 		ctx := withPermit(t.Context(), &permit{mode: Live})
 		var all sync.WaitGroup
@@ -249,7 +249,7 @@ func TestPermitIsForOneRequest(t *testing.T) {
 // TestFenceWhatLeaves: the request is marked, cannot be replayed by net/http, and the
 // caller's own is unchanged.
 func TestFenceWhatLeaves(t *testing.T) {
-	w := &wire{}
+	w := &sink{}
 	ctx := withPermit(t.Context(), &permit{mode: Planning, auditID: "kube-write-mcp-mf3q7x2ad5-s1-dabcd1"})
 	req := request(t, ctx, "PATCH", deploymentPath+"?fieldManager=m", `[1]`)
 	if req.GetBody == nil {
@@ -289,7 +289,7 @@ type closing struct {
 func (c *closing) Close() error { c.closed = true; return nil }
 
 func TestFenceUnreadableBody(t *testing.T) {
-	w := &wire{}
+	w := &sink{}
 	req := request(t, withPermit(t.Context(), &permit{mode: Live}), "PATCH", deploymentPath, "")
 	req.Body = io.NopCloser(io.MultiReader(bytes.NewReader([]byte("[")), &failing{}))
 	if _, err := Fence(Live)(w).RoundTrip(req); err == nil || len(w.left) != 0 {
@@ -315,7 +315,7 @@ func TestRetryAfter(t *testing.T) {
 			"write":   {Live, "PATCH", deploymentPath, ""},
 		} {
 			t.Run(fmt.Sprint(name, " ", code), func(t *testing.T) {
-				w := &wire{code: code, header: http.Header{"Retry-After": {"10"}, "Warning": {`299 - "w"`}}}
+				w := &sink{code: code, header: http.Header{"Retry-After": {"10"}, "Warning": {`299 - "w"`}}}
 				ctx := withPermit(t.Context(), &permit{mode: tc.mode})
 				resp, err := Fence(tc.mode)(w).RoundTrip(request(t, ctx, tc.method, tc.path, `[]`))
 				if err != nil {

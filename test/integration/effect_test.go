@@ -37,7 +37,7 @@ func once(t *testing.T, action string, seen []string, wire []harness.Request) {
 func TestHundredCalls(t *testing.T) {
 	for _, action := range []string{"scale", "rollout_restart", "delete_pod", "cordon"} {
 		t.Run(action, func(t *testing.T) {
-			b := newWorkbench(t)
+			b := newTarget(t, action)
 			harness.Converge(t, cp, b.ns)
 			s := start(t, wide...)
 			args := b.calls()[action]
@@ -244,7 +244,7 @@ func TestKilledProcess(t *testing.T) {
 func TestConflictStorm(t *testing.T) {
 	for _, action := range []string{"scale", "rollout_restart", "cordon"} {
 		t.Run(action, func(t *testing.T) {
-			b := newWorkbench(t)
+			b := newTarget(t, action)
 			s := start(t, wide...)
 			args := b.calls()[action]
 			seen := effects(t, b.ns, action, args)
@@ -374,7 +374,7 @@ func TestCase_CL_06(t *testing.T) {
 	for _, action := range []string{"scale", "rollout_restart", "delete_pod", "cordon"} {
 		for _, f := range failures {
 			t.Run(action+"/"+f.name, func(t *testing.T) {
-				b := newWorkbench(t)
+				b := newTarget(t, action)
 				s := start(t, wide...)
 				args := b.calls()[action]
 				seen := effects(t, b.ns, action, args)

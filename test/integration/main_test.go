@@ -110,12 +110,32 @@ func newWorkbench(t *testing.T) workbench {
 		harness.Deployment("placed").Replicas(2).Pods(func(p *corev1.PodTemplateSpec) { p.Spec.NodeName = b.drained }).Ready(2),
 		harness.Budget("placed").MaxUnavailable(2).Allows(2, 2),
 	)
-	t.Cleanup(func() {
-		for _, n := range []string{b.node, b.drained} {
-			_ = cp.Client.CoreV1().Nodes().Delete(context.Background(), n, metav1.DeleteOptions{})
-		}
-	})
+	t.Cleanup(b.removeNodes)
 	return b
+}
+
+// newTarget is a workbench with nothing but what one action is about.
+func newTarget(t *testing.T, action string) workbench {
+	t.Helper()
+	ns := cp.Namespace(t)
+	b := workbench{ns, ns + "-node", ns + "-drained"}
+	switch action {
+	case "cordon":
+		// Not the last schedulable node.
+		harness.Create(t, cp, ns, harness.Node(b.node).Ready(), harness.Node(b.drained).Ready())
+		t.Cleanup(b.removeNodes)
+	case "delete_pod":
+		harness.Create(t, cp, ns, harness.Pod("loner"))
+	default:
+		harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
+	}
+	return b
+}
+
+func (b workbench) removeNodes() {
+	for _, n := range []string{b.node, b.drained} {
+		_ = cp.Client.CoreV1().Nodes().Delete(context.Background(), n, metav1.DeleteOptions{})
+	}
 }
 
 // calls are one call of every action that changes something on the workbench.

@@ -940,9 +940,6 @@ func TestGuardConcurrent(t *testing.T) {
 // TestGuardProcess runs a server as a process of its own: signals and a
 // standard output that nobody reads end processes, not calls.
 func TestGuardProcess(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("needs signals and inherited pipes")
-	}
 	if os.Getenv("GUARD_TEST_PROCESS") != "" {
 		guardProcess()
 	}

@@ -190,7 +190,7 @@ func (c *Cache) tap(i *informer, w watch.Interface, past bool) watch.Interface {
 			select {
 			case t.events <- e:
 				continue
-			case <-context.Background().Done():
+			case <-t.stopped:
 			}
 			break
 		}

@@ -456,8 +456,8 @@ func (b *NodeBuilder) create(ctx context.Context, c kubernetes.Interface, _ stri
 }
 
 // Converge plays the controllers of one namespace until the test ends: every change of a
-// Deployment or StatefulSet is observed at once, its pods are made or ended, and all of
-// them are ready.
+// Deployment, StatefulSet or ReplicaSet is observed at once, its pods are made or ended,
+// and all of them are ready.
 func Converge(t testing.TB, l *lab.Lab, namespace string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -509,6 +509,16 @@ func Converge(t testing.TB, l *lab.Lab, namespace string) {
 		return w, ok
 	}, func() (<-chan any, error) {
 		w, err := apps.StatefulSets(namespace).Watch(ctx, metav1.ListOptions{})
+		return objects(w, err)
+	})
+	track(func(o any) (w workload, ok bool) {
+		rs, ok := o.(*appsv1.ReplicaSet)
+		if ok = ok && metav1.GetControllerOf(rs) == nil; ok {
+			w = replicaSet(rs)
+		}
+		return w, ok
+	}, func() (<-chan any, error) {
+		w, err := apps.ReplicaSets(namespace).Watch(ctx, metav1.ListOptions{})
 		return objects(w, err)
 	})
 	t.Cleanup(func() {

@@ -43,7 +43,7 @@ func checkDrift(t *testing.T, action string, setup func(t *testing.T, ns string)
 	t.Helper()
 	ns := cp.Namespace(t)
 	call := setup(t, ns)
-	s := start(t, append([]string{"--verify-wait", "20s"}, wide...)...)
+	s := start(t, wide...)
 	args := s.Plan(action, call)
 	d.move(t, ns)
 	s.Proxy.Reset()
@@ -169,8 +169,12 @@ func TestDriftOfOtherKinds(t *testing.T) {
 		} {
 			t.Run(kind+"/"+d.name, func(t *testing.T) {
 				ns := cp.Namespace(t)
-				harness.Create(t, cp, ns, harness.StatefulSet("db").Replicas(2).Ready(2), harness.ReplicaSet("db").Replicas(2))
-				s := start(t, append([]string{"--verify-wait", "3s"}, wide...)...)
+				harness.Create(t, cp, ns, map[string]harness.Object{
+					"statefulset": harness.StatefulSet("db").Replicas(2).Ready(2),
+					"replicaset":  harness.ReplicaSet("db").Replicas(2).Ready(2),
+				}[kind])
+				harness.Converge(t, cp, ns)
+				s := start(t, wide...)
 				args := s.Plan("scale", of(ns, kind, "db").With("replicas", 3))
 				d.move(t, ns)
 				got := s.Must("scale", args)

@@ -272,7 +272,8 @@ func (e *Engine) radius(ctx context.Context, got *passed) error {
 	need := blast.Needs(steps, targets)
 	facts := e.k.Cache.Facts(ctx, kube.Want{
 		Namespace: need.Namespace, Pods: need.Pods, Budgets: need.Budgets, Nodes: need.Nodes,
-		Agrees: func(f plan.Facts) bool { return blast.Agrees(got.Target, got.Object, f) },
+		NotBefore: kube.Newest(versions...),
+		Agrees:    func(f plan.Facts) bool { return blast.Agrees(got.Target, got.Object, f) },
 	})
 	var no *refusal.Refusal
 	err := e.j.View(func(l *journal.Ledger) error {

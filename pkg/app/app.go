@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -23,7 +24,7 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer, actions ...*
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
 	if err := cmd.Execute(); err != nil {
-		fmt.Fprintln(stderr, "kube-write-mcp: "+err.Error())
+		fmt.Fprintln(stderr, "kube-write-mcp: "+strings.ReplaceAll(err.Error(), "\n", "; "))
 		return 1
 	}
 	return 0

@@ -118,7 +118,10 @@ func (e *Engine) line(c Call, event string) *journal.Line {
 
 // about adds to a line what a plan says of itself.
 func about(l *journal.Line, p *plan.Plan) *journal.Line {
-	l.Plan, l.Args, l.Cluster = p.ID, p.Args, p.Cluster
+	l.Plan, l.Args = p.ID, p.Args
+	if p.Cluster != "" { // else the plan failed before it was known
+		l.Cluster = p.Cluster
+	}
 	if p.Sentence != "" {
 		l.Phrase = p.PhraseName()
 	}

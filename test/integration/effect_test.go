@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -146,10 +147,9 @@ func TestTwoProcesses(t *testing.T) {
 // and release lets it go on.
 func hold(s *harness.Server, action string) (arrived chan struct{}, release func()) {
 	arrived, gate := make(chan struct{}), make(chan struct{})
-	first := true
+	var held atomic.Bool
 	s.Proxy.Before(func(r *harness.Request, _ http.ResponseWriter) bool {
-		if r.Mutates() && isEffect(action)(*r) && first {
-			first = false
+		if r.Mutates() && isEffect(action)(*r) && !held.Swap(true) {
 			close(arrived)
 			<-gate
 		}

@@ -105,7 +105,7 @@ func TestPlanRate(t *testing.T) {
 			t.Errorf("the fourth: %s", got.Text)
 		}
 	}
-	restarted := harness.Start(t, cp, harness.Options{State: state, Args: []string{"--plans-per-minute", "3"}})
+	restarted := harness.Start(t, cp, harness.Options{State: state, Proxy: s.Proxy, Args: []string{"--plans-per-minute", "3"}})
 	if got := restarted.Must("plan_scale", call); harness.Code(got) != "rate_limited" {
 		t.Errorf("after a restart: %s", got.Text)
 	}

@@ -52,10 +52,15 @@ func (f *fence) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, fmt.Errorf("fence: %s %s: %w", req.Method, req.URL.Path, err)
 	}
 	resp, err := f.next.RoundTrip(out)
-	if resp != nil {
-		resp.Header.Del("Retry-After") // client-go re-sends whatever carries one, writes too
+	if err != nil {
+		return resp, err
 	}
-	return resp, err
+	if resp.StatusCode/100 == 3 { // net/http would follow it with a GET, whose 200 is no answer to a write
+		resp.Body.Close()
+		return nil, fmt.Errorf("fence: %s %s: answered with a redirect (%d)", req.Method, req.URL.Path, resp.StatusCode)
+	}
+	resp.Header.Del("Retry-After") // client-go re-sends whatever carries one, writes too
+	return resp, nil
 }
 
 // pass gives the request as it may leave, or says why it may not.

@@ -217,6 +217,13 @@ func TestSendOnce(t *testing.T) {
 		}, Unknown, 0},
 		"a connection that is cut": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, Unknown, 0},
 		"307 to another address":   {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/x", 307) }, Unknown, 0},
+		"301, which makes it a GET": {func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodGet {
+				answer(200, aScale)(w, r)
+				return
+			}
+			http.Redirect(w, r, "/x", 301)
+		}, Unknown, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := listen(t, tc.answer)

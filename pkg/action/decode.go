@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -24,9 +25,20 @@ var names = func() map[string]func(string) []string {
 	for _, k := range plan.Kinds {
 		out[k.Argument] = validation.IsDNS1123Subdomain
 	}
+	out["expected_version"] = version
 	out["reason"] = printableText
 	return out
 }()
+
+var versionRE = regexp.MustCompile(`^v[0-9a-f]{10}$`)
+
+// version keeps text that is no version out of refusals and of the record.
+func version(s string) []string {
+	if !versionRE.MatchString(s) {
+		return []string{"a version is v and 10 hexadecimal digits, as a read or a plan prints it"}
+	}
+	return nil
+}
 
 func printableText(s string) []string {
 	for _, r := range s {
@@ -123,7 +135,14 @@ func decode(schema *jsonschema.Schema, raw json.RawMessage, into any) (d Decoded
 	return d, err
 }
 
+// maxFaults is how many faults one refusal names; the rest is counted. A refusal must fit
+// into an answer and into a line of the record, whatever was sent.
+const maxFaults = 16
+
 func invalid(schema *jsonschema.Schema, faults []string) error {
+	if more := len(faults) - maxFaults; more > 0 {
+		faults = append(faults[:maxFaults:maxFaults], fmt.Sprintf("and %d more", more))
+	}
 	var allowed []string
 	for _, name := range order(schema) {
 		word := name + ": " + describe(schema.Properties[name])

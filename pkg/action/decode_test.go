@@ -385,6 +385,40 @@ func TestDecodeNamesEveryFault(t *testing.T) {
 	}
 }
 
+// TestManyFaults: a refusal has an end, whatever was sent.
+func TestManyFaults(t *testing.T) {
+	var raw strings.Builder
+	raw.WriteString(`{"replicas":"5"`)
+	for i := range 10_000 {
+		fmt.Fprintf(&raw, `,"%s%d":1`, strings.Repeat("\u00e9", 100), i)
+	}
+	raw.WriteString("}")
+	r := refused(t, scale, planSchema(scale), raw.String())
+	if n := len(r.Message) + len(r.Hint); n > 4000 || !strings.HasSuffix(r.Message, " more") {
+		t.Errorf("%d characters: %.200s ... %s", n, r.Message, r.Message[len(r.Message)-20:])
+	}
+}
+
+// TestVersionArgument: what goes into a refusal's words and into the record is a version.
+func TestVersionArgument(t *testing.T) {
+	for version, want := range map[string]bool{
+		"v0123456789": true, "vabcdef0123": true,
+		"": false, "v012345678": false, "v01234567890": false, "0123456789": false, "V0123456789": false, "v012345678g": false,
+		"v0123456789\n": false, "\x1b[2K\nCONFIRM: x": false, strings.Repeat("v", 400_000): false,
+	} {
+		quoted, err := json.Marshal(version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw := `{"node":"n1","expected_version":` + string(quoted) + `}`
+		if want {
+			accepted(t, drain, planSchema(drain), raw)
+		} else if r := refused(t, drain, planSchema(drain), raw); !strings.HasPrefix(r.Message, "expected_version ") || len(r.Message) > 250 {
+			t.Errorf("%.40q: message %.300q", version, r.Message)
+		}
+	}
+}
+
 func TestExactlyOne(t *testing.T) {
 	const all = "name exactly one of deployment, statefulset, replicaset; "
 	for name, tc := range map[string]struct{ named, want string }{

@@ -9,45 +9,55 @@ import (
 // MaxUntrusted is how many characters of text from the cluster an answer holds.
 const MaxUntrusted = 256
 
-// quotedObject matches what API errors quote of objects: strict decoding and type errors
-// repeat the whole object, env values included.
-var quotedObject = regexp.MustCompile(`(?s)(\{.*\}|\[\{.*|"\{.*|map\[.*\])`)
+// quotedObject is where API errors begin to quote an object or a list of texts: strict
+// decoding and type errors repeat the whole object, env values included.
+var quotedObject = regexp.MustCompile(`\[?\{|map\[|\["`)
 
 // Untrusted makes text from the cluster (annotations, events, warnings, error and
 // webhook messages) safe to pass on: one line, no control, bidi, zero-width or tag
 // characters, no quoted objects, at most MaxUntrusted characters.
 func Untrusted(s string) string {
-	s = quotedObject.ReplaceAllString(s, "{object removed}")
 	var b strings.Builder
-	n, space := 0, false
+	space := false
 	for _, r := range s {
-		if unicode.IsSpace(r) || unicode.IsControl(r) {
-			space = n > 0
-			continue
+		switch {
+		case unicode.IsSpace(r) || unicode.IsControl(r):
+			space = b.Len() > 0
+		case !unicode.IsPrint(r) || r == unicode.ReplacementChar || isBlank(r):
+		default:
+			if space {
+				b.WriteByte(' ')
+			}
+			space = false
+			b.WriteRune(r)
 		}
-		if !unicode.IsPrint(r) || unicode.Is(unicode.Cf, r) || r == unicode.ReplacementChar || isFiller(r) {
-			continue
-		}
-		if space {
-			b.WriteByte(' ')
-			n, space = n+1, false
-		}
-		if n++; n > MaxUntrusted {
-			return b.String() + "…"
-		}
-		b.WriteRune(r)
 	}
-	return b.String()
+	text := []rune(withoutObjects(b.String()))
+	if len(text) > MaxUntrusted {
+		return string(text[:MaxUntrusted]) + "…"
+	}
+	return string(text)
 }
 
-// isFiller knows the letters and marks that print as nothing: Hangul fillers, variation
-// selectors and the braille blank.
-func isFiller(r rune) bool {
-	switch {
-	case r == 0x115F, r == 0x1160, r == 0x3164, r == 0xFFA0, r == 0x2800, r == 0x034F:
-		return true
-	case r >= 0xFE00 && r <= 0xFE0F, r >= 0xE0100 && r <= 0xE01EF:
-		return true
+// withoutObjects takes out all from the first object to the end of the last one. What
+// follows it is most often the reason, and stays; where an object was cut off or more is
+// quoted there, it may be the rest of one, and goes as well.
+func withoutObjects(s string) string {
+	at := quotedObject.FindStringIndex(s)
+	if at == nil {
+		return s
 	}
-	return false
+	head, rest := s[:at[0]], s[at[0]:]
+	tail := rest[strings.LastIndexAny(rest, "}]")+1:]
+	if strings.Count(rest, "{") > strings.Count(rest, "}") || strings.Count(rest, "[") > strings.Count(rest, "]") ||
+		strings.ContainsAny(strings.TrimLeft(tail, `"'`), "{[\"'`\\") {
+		tail = ""
+	}
+	return head + "(object removed)" + tail
+}
+
+// isBlank knows the letters and marks that print as nothing: fillers, variation selectors
+// and the braille blank.
+func isBlank(r rune) bool {
+	return r == 0x2800 || unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
 }

@@ -38,15 +38,26 @@ func TestUntrusted(t *testing.T) {
 		"one more":                 {long + "x", long + "…"},
 		"much more":                {strings.Repeat("word ", 1000), strings.Repeat("word ", 51) + "w…"},
 		"hidden ones do not count": {strings.Repeat("\u200b", 1000) + long, long},
-		"object":                   {`admission denied: {"env":[{"name":"DB_PASSWORD","value":"hunter2"}]}: no`, "admission denied: {object removed}: no"},
-		"object over lines":        {"denied: {\n  \"value\": \"hunter2\"\n}", "denied: {object removed}"},
-		"quoted object":            {`"" is invalid: patch: Invalid value: "{\"spec\":{\"replicas\":\"5\",\"value\":\"hunter2\"}}": json: cannot unmarshal string`, `"" is invalid: patch: Invalid value: {object removed}`},
-		"quoted object, cut off":   {`patch: Invalid value: "{\"value\":\"hunter2\", and no end`, "patch: Invalid value: {object removed}"},
-		"list of objects":          {`env: Invalid value: [{"name":"DB_PASSWORD","value":"hunter2"}]: no`, "env: Invalid value: {object removed}"},
-		"list, cut off":            {`env: Invalid value: [{"name":"DB_PASSWORD","value":"hunter2"`, "env: Invalid value: {object removed}"},
-		"map as Go prints it":      {"got map[DB_PASSWORD:hunter2 b:map[c:hunter2]] instead", "got {object removed} instead"},
-		"struct as Go prints it":   {`spec: Forbidden: core.PodSpec{Containers:[]core.Container{core.Container{Value:"hunter2"}}} changed`, "spec: Forbidden: core.PodSpec{object removed} changed"},
-		"text between objects":     {`{"a":"hunter2"} and hunter2 and {"b":1}`, "{object removed}"},
+		"object":                   {`admission denied: {"env":[{"name":"DB_PASSWORD","value":"hunter2"}]}: no`, "admission denied: (object removed): no"},
+		"object over lines":        {"denied: {\n  \"value\": \"hunter2\"\n}", "denied: (object removed)"},
+		"quoted object":            {`"" is invalid: patch: Invalid value: "{\"spec\":{\"replicas\":\"5\",\"value\":\"hunter2\"}}": json: cannot unmarshal string`, `"" is invalid: patch: Invalid value: "(object removed)": json: cannot unmarshal string`},
+		"quoted object, cut off":   {`patch: Invalid value: "{\"value\":\"hunter2\", and no end`, `patch: Invalid value: "(object removed)`},
+		"object, cut off":          {`decoding '{"value":"hunter2`, "decoding '(object removed)"},
+		"object, cut off behind one that is whole":    {`{"a":{"b":1},"value":"hunter2`, "(object removed)"},
+		"object, cut off behind a brace in a text":    {`{"a":{"cmd":"}"},"value":"hunter2`, "(object removed)"},
+		"list of objects":                             {`env: Invalid value: [{"name":"DB_PASSWORD","value":"hunter2"}]: no`, "env: Invalid value: (object removed): no"},
+		"list, cut off":                               {`env: Invalid value: [{"name":"DB_PASSWORD","value":"hunter2"`, "env: Invalid value: (object removed)"},
+		"list of texts":                               {`command: Invalid value: ["sh","-c","PASSWORD=hunter2"]: no`, "command: Invalid value: (object removed): no"},
+		"list of texts, cut off":                      {`command: Invalid value: ["sh","-c","PASSWORD=hunter2`, "command: Invalid value: (object removed)"},
+		"an index is no list":                         {`spec.containers[0].image: Required value`, "spec.containers[0].image: Required value"},
+		"map as Go prints it":                         {"got map[DB_PASSWORD:hunter2 b:map[c:hunter2]] instead", "got (object removed) instead"},
+		"map, cut off":                                {"got map[a:b c:map[d:e] DB_PASSWORD:hunter2", "got (object removed)"},
+		"struct as Go prints it":                      {`spec: Forbidden: core.PodSpec{Containers:[]core.Container{core.Container{Value:"hunter2"}}} changed`, "spec: Forbidden: core.PodSpec(object removed) changed"},
+		"text between objects":                        {`{"a":"hunter2"} and hunter2 and {"b":1}`, "(object removed)"},
+		"a hidden character in the mark of an object": {"got ma\u200bp[DB_PASSWORD:hunter2] and [\u200b\"hunter2\"]", "got (object removed)"},
+		"other blanks":                                {"a\u17b4\u180b\u3164\u2065b", "ab"},
+		"a space at the end of what fits":             {strings.Repeat("é", MaxUntrusted-1) + " xy", strings.Repeat("é", MaxUntrusted-1) + " …"},
+		"a space behind what fits":                    {long + " x", long + "…"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := Untrusted(tc.in)
@@ -67,11 +78,11 @@ func TestUntrustedEveryRune(t *testing.T) {
 			r = 0xe0000 // nothing is assigned between
 		}
 		switch got := Untrusted("a" + string(r) + "b"); {
-		case got == "ab", got == "a b":
+		case got == "ab", got == "a b", r == '{': // an object begins
 		case got != "a"+string(r)+"b":
 			t.Errorf("%U becomes %q", r, got)
-		case !unicode.IsPrint(r):
-			t.Errorf("%U passes and cannot be printed", r)
+		case !unicode.IsPrint(r), unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector):
+			t.Errorf("%U passes and cannot be seen", r)
 		}
 	}
 }

@@ -168,6 +168,9 @@ func (d *drain) daemonSet(ctx context.Context, namespace, name string) (bool, er
 	if exists, known := d.daemonSets[key]; known {
 		return exists, nil
 	}
+	if action.SafeName(name) != name { // any text: client-go fails on some of it, and the drain would with it
+		return false, nil
+	}
 	_, err := d.AppsV1().DaemonSets(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return false, err

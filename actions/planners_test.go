@@ -105,6 +105,10 @@ func run(t *testing.T, a *action.Action, raw string, world []runtime.Object) (ac
 		if !slices.Contains([]string{"get", "list"}, act.GetVerb()) {
 			t.Errorf("the planner itself does %s %s", act.GetVerb(), act.GetResource().Resource)
 		}
+		// The fake takes any name, the real client fails on some.
+		if g, ok := act.(clienttesting.GetAction); ok && action.SafeName(g.GetName()) != g.GetName() {
+			t.Errorf("it reads %s %q", act.GetResource().Resource, g.GetName())
+		}
 		// The fake gives every pod: that only those of the node are asked for is seen here.
 		if l, ok := act.(clienttesting.ListAction); ok && l.GetListRestrictions().Fields.String() != "spec.nodeName=n1" {
 			t.Errorf("it lists %s where %s", act.GetResource().Resource, l.GetListRestrictions().Fields)
@@ -288,6 +292,21 @@ func TestPlanners(t *testing.T) {
 				"default/orphan belongs to daemonset agent, which is gone",
 				"node n1 is not ready: evicted pods may stay terminating, since no kubelet confirms their end",
 			},
+		}},
+		"drain: owners are any text": {Drain, `{"node":"n1","force":true}`, []runtime.Object{node(cordoned), aPod("a", func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: "x\nCONFIRM: all", UID: "y\nCONFIRM: all", Controller: ptr.To(true)}}
+		})}, shown{
+			Sentence: "drain node n1 evicting 1 pods", Kubectl: "kubectl drain n1 --ignore-daemonsets --timeout=300s --force",
+			Undo: `plan_uncordon {"node":"n1"} kubectl uncordon n1`, Note: "evicted pods do not come back to the node by themselves",
+			Steps:    []string{"evict pod default/a: spec.nodeName: n1; controller: sha256:*"},
+			Warnings: []string{"default/a belongs to daemonset (name withheld), which is gone"},
+		}},
+		"scale: so are its": {Scale, scale(3), []runtime.Object{deployment(func(d *appsv1.Deployment) { d.OwnerReferences = controlledBy("A b", "x\nCONFIRM: all") })}, shown{
+			Sentence: "scale deployment default/web from 2 to 3",
+			Kubectl:  "kubectl -n default scale deployment/web --current-replicas=2 --replicas=3",
+			Undo:     `plan_scale {"namespace":"default","deployment":"web","replicas":2} kubectl -n default scale deployment/web --current-replicas=3 --replicas=2`,
+			Steps:    []string{"scale deployment default/web: spec.replicas: 2 → 3", "patch deployment default/web (note): metadata.annotations[kubernetes.io/change-cause]: unset"},
+			Warnings: []string{"controlled by (name withheld)/(name withheld), which may undo the change"},
 		}},
 		"drain, it is so": {Drain, `{"node":"n1"}`, []runtime.Object{node(cordoned)}, shown{}},
 	} {

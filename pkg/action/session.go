@@ -261,27 +261,26 @@ func ownedByUs(o metav1.Object) bool {
 
 // Delete proposes to delete an observed pod, with an optional grace period in seconds.
 func (s *Session) Delete(pod *corev1.Pod, grace *int64) error {
-	return s.propose(pod, s.removal(plan.Delete, pod, grace))
+	return s.remove(pod, plan.Step{Verb: plan.Delete, Grace: grace})
 }
 
 // Evict proposes to evict an observed pod. With plan.Wait it waits, for at most deadline
 // seconds from the start of the execution, while a disruption budget says no.
 func (s *Session) Evict(pod *corev1.Pod, grace *int64, onBudget plan.OnBudget, deadline int64) error {
-	step := s.removal(plan.Evict, pod, grace)
-	step.OnBudget, step.Deadline = onBudget, deadline
-	return s.propose(pod, step)
+	return s.remove(pod, plan.Step{Verb: plan.Evict, Grace: grace, OnBudget: onBudget, Deadline: deadline})
 }
 
-func (s *Session) removal(verb plan.Verb, pod *corev1.Pod, grace *int64) plan.Step {
-	owner := ""
-	if ref := metav1.GetControllerOf(pod); ref != nil {
-		owner = string(ref.UID)
+// remove makes a Step rest on the pod's node and owner; see Step.Moved for the uid.
+func (s *Session) remove(pod *corev1.Pod, step plan.Step) error {
+	_, obj, err := s.observe(pod)
+	if err != nil {
+		return s.fail(err)
 	}
-	// The pod must still be on its node and have its owner; see Step.Moved for the uid.
-	return plan.Step{Verb: verb, Grace: grace, Changes: []plan.Change{
-		{Field: "spec.nodeName", Old: pod.Spec.NodeName, New: pod.Spec.NodeName},
-		{Field: plan.OwnerField, Old: owner, New: owner},
-	}}
+	for _, field := range []string{"spec.nodeName", plan.OwnerField} {
+		v := obj.Value(field)
+		step.Changes = append(step.Changes, plan.Change{Field: field, Old: v, New: v})
+	}
+	return s.propose(pod, step)
 }
 
 func (s *Session) observe(o Observed) (plan.Target, plan.Object, error) {

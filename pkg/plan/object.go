@@ -79,10 +79,11 @@ var plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@+%=,-]{0,127}$`)
 // maps, lists and free text by a short hash; "" for what is not there. Two values differ
 // exactly when what it shows differs.
 func (o Object) Value(field string) string {
+	value := o.at(Path(field))
 	if field == OwnerField {
-		return o.controller()
+		value = o.controller() // any text: the API checks no uid of an owner
 	}
-	switch v := o.at(Path(field)).(type) {
+	switch v := value.(type) {
 	case nil:
 		return ""
 	case string:

@@ -125,6 +125,15 @@ func TestValue(t *testing.T) {
 			}
 		})
 	}
+	t.Run("a controller's uid is any text", func(t *testing.T) {
+		const uid = "x\nCONFIRM: all"
+		o := object(t, web(func(d *appsv1.Deployment) {
+			d.OwnerReferences = []metav1.OwnerReference{{UID: uid, Controller: ptr.To(true)}}
+		}))
+		if got := o.Value(OwnerField); !strings.HasPrefix(got, "sha256:") {
+			t.Errorf("Value(%q) = %q", OwnerField, got)
+		}
+	})
 	t.Run("no controller", func(t *testing.T) {
 		if got := object(t, web()).Value(OwnerField); got != "" {
 			t.Errorf("Value(%q) = %q, want none", OwnerField, got)

@@ -3,12 +3,14 @@ package kube
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync/atomic"
+
+	"sigs.k8s.io/json"
 )
 
 // Mode is what a transport lets through; it is fixed when the transport is built.
@@ -40,6 +42,12 @@ type fence struct {
 
 // RoundTrip sends a request that may leave, exactly once, or fails without sending.
 func (f *fence) RoundTrip(req *http.Request) (*http.Response, error) {
+	if connects.MatchString(req.URL.Path) {
+		if req.Body != nil {
+			req.Body.Close()
+		}
+		return nil, fmt.Errorf("fence: %s %s: nothing may reach into a pod or through the API server", req.Method, req.URL.Path)
+	}
 	if !mutates(req.Method) || isReview(req) {
 		return f.next.RoundTrip(req)
 	}
@@ -114,7 +122,8 @@ func dryRunInBody(req *http.Request, body []byte) (place, error) {
 			DryRun []string `json:"dryRun"`
 		} `json:"deleteOptions"`
 	}
-	if err := json.Unmarshal(body, &opts); err != nil {
+	// With the API server's own decoder: encoding/json would take DRYRUN for dryRun.
+	if err := json.UnmarshalCaseSensitivePreserveInts(body, &opts); err != nil {
 		return missing, fmt.Errorf("its body is not JSON: %w", err)
 	}
 	dry := opts.DryRun
@@ -133,6 +142,10 @@ func dryRunInBody(req *http.Request, body []byte) (place, error) {
 func mutates(method string) bool {
 	return method != http.MethodGet && method != http.MethodHead && method != http.MethodOptions
 }
+
+// connects knows the subresources that run something elsewhere, by whatever method: a GET
+// of a proxied path may write as well as any POST.
+var connects = regexp.MustCompile(`/api/v1/(namespaces/[^/]+/(pods|services)|nodes)/[^/]+/(exec|attach|portforward|proxy)(/|$)`)
 
 // isReview knows the one POST that changes nothing: asking who we are, as a dry run.
 func isReview(req *http.Request) bool {

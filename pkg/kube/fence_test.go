@@ -72,6 +72,7 @@ func TestFence(t *testing.T) {
 		none  = "nothing may be written here"
 		blank = "planning, and its body has no dryRun"
 		half  = "live, and it carries a dryRun"
+		reach = "nothing may reach into a pod"
 		all   = "?dryRun=All"
 	)
 	type want struct{ readOnly, planning, live string } // what leaves of the query ("?…"; "-" for none), or why nothing does
@@ -97,33 +98,46 @@ func TestFence(t *testing.T) {
 		"create":                {"POST", "/api/v1/namespaces/default/pods", `{}`, want{none, all, "-"}},
 		"create, protobuf":      {"POST", "/api/v1/namespaces/default/pods", "k8s\x00\x0a", want{none, all, "-"}},
 
-		"delete":                       {"DELETE", podPath, `{}`, want{none, blank, "-"}},
-		"delete, in the query":         {"DELETE", podPath + all, `{}`, want{none, blank, half}},
-		"delete, in the body":          {"DELETE", podPath, `{"dryRun":["All"]}`, want{none, all, half}},
-		"delete, in both":              {"DELETE", podPath + all, `{"dryRun":["All"]}`, want{none, all, half}},
-		"delete, empty in the body":    {"DELETE", podPath, `{"dryRun":[]}`, want{none, blank, "-"}},
-		"delete, null in the body":     {"DELETE", podPath, `{"dryRun":null}`, want{none, blank, "-"}},
-		"delete, other in the body":    {"DELETE", podPath, `{"dryRun":["None"]}`, want{none, `its dryRun is ["None"]`, `its dryRun is ["None"]`}},
-		"delete, two in the body":      {"DELETE", podPath, `{"dryRun":["All","All"]}`, want{none, `its dryRun is ["All" "All"]`, `its dryRun is ["All" "All"]`}},
-		"delete, in another case":      {"DELETE", podPath, `{"dryRun":["all"]}`, want{none, `its dryRun is ["all"]`, `its dryRun is ["all"]`}},
-		"delete, text in the body":     {"DELETE", podPath, `{"dryRun":"All"}`, want{none, "its body is not JSON", "its body is not JSON"}},
-		"delete, as of an eviction":    {"DELETE", podPath, `{"deleteOptions":{"dryRun":["All"]}}`, want{none, blank, "-"}},
-		"delete, without a body":       {"DELETE", podPath, "", want{none, "its body is not JSON", "its body is not JSON"}},
-		"delete, protobuf":             {"DELETE", podPath, "k8s\x00\x0a", want{none, "its body is not JSON", "its body is not JSON"}},
-		"delete, two bodies":           {"DELETE", podPath, `{"dryRun":["All"]}{}`, want{none, "its body is not JSON", "its body is not JSON"}},
-		"evict":                        {"POST", podPath + "/eviction", `{}`, want{none, blank, "-"}},
-		"evict, in the query":          {"POST", podPath + "/eviction" + all, `{}`, want{none, blank, half}},
-		"evict, in the body":           {"POST", podPath + "/eviction", `{"deleteOptions":{"dryRun":["All"]}}`, want{none, all, half}},
-		"evict, in both":               {"POST", podPath + "/eviction" + all, `{"deleteOptions":{"dryRun":["All"]}}`, want{none, all, half}},
-		"evict, as of a delete":        {"POST", podPath + "/eviction", `{"dryRun":["All"]}`, want{none, blank, "-"}},
-		"evict, protobuf":              {"POST", podPath + "/eviction", "k8s\x00\x0a", want{none, "its body is not JSON", "its body is not JSON"}},
-		"review, as a dry run":         {"POST", reviewPath + all, `{}`, want{all, all, all}},
-		"review":                       {"POST", reviewPath, `{}`, want{none, all, "-"}},
-		"review, empty dryRun":         {"POST", reviewPath + "?dryRun=", `{}`, want{none, all, half}},
-		"review, dryRun in the body":   {"POST", reviewPath, `{"dryRun":["All"]}`, want{none, all, "-"}},
-		"review of another":            {"POST", "/apis/authentication.k8s.io/v1/tokenreviews" + all, `{}`, want{none, all, half}},
-		"a path that ends in a review": {"POST", podPath + "/proxy" + reviewPath + all, `{}`, want{none, all, half}},
-		"a review by another method":   {"DELETE", reviewPath + all, `{}`, want{none, blank, half}},
+		"delete":                          {"DELETE", podPath, `{}`, want{none, blank, "-"}},
+		"delete, in the query":            {"DELETE", podPath + all, `{}`, want{none, blank, half}},
+		"delete, in the body":             {"DELETE", podPath, `{"dryRun":["All"]}`, want{none, all, half}},
+		"delete, in both":                 {"DELETE", podPath + all, `{"dryRun":["All"]}`, want{none, all, half}},
+		"delete, empty in the body":       {"DELETE", podPath, `{"dryRun":[]}`, want{none, blank, "-"}},
+		"delete, null in the body":        {"DELETE", podPath, `{"dryRun":null}`, want{none, blank, "-"}},
+		"delete, other in the body":       {"DELETE", podPath, `{"dryRun":["None"]}`, want{none, `its dryRun is ["None"]`, `its dryRun is ["None"]`}},
+		"delete, two in the body":         {"DELETE", podPath, `{"dryRun":["All","All"]}`, want{none, `its dryRun is ["All" "All"]`, `its dryRun is ["All" "All"]`}},
+		"delete, key in upper case":       {"DELETE", podPath, `{"DRYRUN":["All"]}`, want{none, blank, "-"}},
+		"delete, key in Go's case":        {"DELETE", podPath, `{"DryRun":["All"]}`, want{none, blank, "-"}},
+		"evict, key in Go's case":         {"POST", podPath + "/eviction", `{"DeleteOptions":{"dryRun":["All"]}}`, want{none, blank, "-"}},
+		"delete, twice, the last is none": {"DELETE", podPath, `{"dryRun":["All"],"dryRun":[]}`, want{none, blank, "-"}},
+		"exec, which is a get":            {"GET", podPath + "/exec?command=id", "", want{reach, reach, reach}},
+		"attach":                          {"POST", podPath + "/attach", "", want{reach, reach, reach}},
+		"port-forward":                    {"GET", podPath + "/portforward", "", want{reach, reach, reach}},
+		"proxy of a pod":                  {"GET", podPath + "/proxy/shutdown", "", want{reach, reach, reach}},
+		"proxy of a service":              {"GET", "/api/v1/namespaces/default/services/http:web:80/proxy/", "", want{reach, reach, reach}},
+		"proxy of a node":                 {"GET", "/prefix/api/v1/nodes/n1/proxy/run", "", want{reach, reach, reach}},
+		"the log of a pod":                {"GET", podPath + "/log", "", want{"-", "-", "-"}},
+		"a pod named exec":                {"GET", "/api/v1/namespaces/default/pods/exec", "", want{"-", "-", "-"}},
+		"a namespace named proxy":         {"GET", "/api/v1/namespaces/proxy/pods/proxy", "", want{"-", "-", "-"}},
+		"delete, in another case":         {"DELETE", podPath, `{"dryRun":["all"]}`, want{none, `its dryRun is ["all"]`, `its dryRun is ["all"]`}},
+		"delete, text in the body":        {"DELETE", podPath, `{"dryRun":"All"}`, want{none, "its body is not JSON", "its body is not JSON"}},
+		"delete, as of an eviction":       {"DELETE", podPath, `{"deleteOptions":{"dryRun":["All"]}}`, want{none, blank, "-"}},
+		"delete, without a body":          {"DELETE", podPath, "", want{none, "its body is not JSON", "its body is not JSON"}},
+		"delete, protobuf":                {"DELETE", podPath, "k8s\x00\x0a", want{none, "its body is not JSON", "its body is not JSON"}},
+		"delete, two bodies":              {"DELETE", podPath, `{"dryRun":["All"]}{}`, want{none, "its body is not JSON", "its body is not JSON"}},
+		"evict":                           {"POST", podPath + "/eviction", `{}`, want{none, blank, "-"}},
+		"evict, in the query":             {"POST", podPath + "/eviction" + all, `{}`, want{none, blank, half}},
+		"evict, in the body":              {"POST", podPath + "/eviction", `{"deleteOptions":{"dryRun":["All"]}}`, want{none, all, half}},
+		"evict, in both":                  {"POST", podPath + "/eviction" + all, `{"deleteOptions":{"dryRun":["All"]}}`, want{none, all, half}},
+		"evict, as of a delete":           {"POST", podPath + "/eviction", `{"dryRun":["All"]}`, want{none, blank, "-"}},
+		"evict, protobuf":                 {"POST", podPath + "/eviction", "k8s\x00\x0a", want{none, "its body is not JSON", "its body is not JSON"}},
+		"review, as a dry run":            {"POST", reviewPath + all, `{}`, want{all, all, all}},
+		"review":                          {"POST", reviewPath, `{}`, want{none, all, "-"}},
+		"review, empty dryRun":            {"POST", reviewPath + "?dryRun=", `{}`, want{none, all, half}},
+		"review, dryRun in the body":      {"POST", reviewPath, `{"dryRun":["All"]}`, want{none, all, "-"}},
+		"review of another":               {"POST", "/apis/authentication.k8s.io/v1/tokenreviews" + all, `{}`, want{none, all, half}},
+		"a path that ends in a review":    {"POST", podPath + "/x" + reviewPath + all, `{}`, want{none, all, half}},
+		"a review by another method":      {"DELETE", reviewPath + all, `{}`, want{none, blank, half}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for mode, want := range map[string]string{"read-only": tc.want.readOnly, "planning": tc.want.planning, "live": tc.want.live} {
@@ -168,7 +182,7 @@ func TestFenceWithoutPermit(t *testing.T) {
 			t.Run(name+" with the permit "+held, func(t *testing.T) {
 				w := &sink{}
 				for method, path := range map[string]string{
-					"PUT": deploymentPath + "/scale", "PATCH": deploymentPath, "POST": podPath + "/eviction", "DELETE": podPath, "CONNECT": podPath + "/exec", "": deploymentPath,
+					"PUT": deploymentPath + "/scale", "PATCH": deploymentPath, "POST": podPath + "/eviction", "DELETE": podPath, "CONNECT": podPath, "": deploymentPath,
 				} {
 					for _, query := range []string{"", "?dryRun=All"} {
 						for _, body := range []string{`{}`, `{"dryRun":["All"],"deleteOptions":{"dryRun":["All"]}}`} {

@@ -3,6 +3,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -17,6 +18,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -38,6 +40,11 @@ type Clients struct {
 // that the fence can read them; answers may be protobuf. client-go's own rate limit is
 // off: the gates count, and the API server has priority and fairness.
 func New(cfg *rest.Config, version string, now func() time.Time, log *slog.Logger) (*Clients, error) {
+	host, _, err := rest.DefaultServerURL(cmp.Or(cfg.Host, "localhost"), "", schema.GroupVersion{}, true)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	base := strings.TrimSuffix(host.Path, "/")
 	build := func(mode Mode, timeout time.Duration) (kubernetes.Interface, error) {
 		c := rest.CopyConfig(cfg)
 		c.ContentType = "application/json"
@@ -45,7 +52,7 @@ func New(cfg *rest.Config, version string, now func() time.Time, log *slog.Logge
 		c.QPS, c.Burst, c.Timeout = -1, 0, timeout
 		c.UserAgent = "kube-write-mcp/" + version
 		c.WarningHandlerWithContext = warnings{}
-		c.Wrap(Fence(mode))
+		c.Wrap(Fence(mode, base))
 		return kubernetes.NewForConfig(c)
 	}
 	read, err := build(ReadOnly, 0)

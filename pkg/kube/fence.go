@@ -31,12 +31,16 @@ const (
 // query of an update, patch or create, and from the body of a delete or an eviction. A
 // delete with it only in its query deletes for real. So a dry run carries it in the
 // query always, and in the body as well where there is an option for it.
-func Fence(mode Mode) func(http.RoundTripper) http.RoundTripper {
-	return func(next http.RoundTripper) http.RoundTripper { return &fence{mode, next} }
+//
+// base is what stands before /apis in the paths of this API server, where it is reached
+// through a proxy.
+func Fence(mode Mode, base string) func(http.RoundTripper) http.RoundTripper {
+	return func(next http.RoundTripper) http.RoundTripper { return &fence{mode, base, next} }
 }
 
 type fence struct {
 	mode Mode
+	base string
 	next http.RoundTripper
 }
 
@@ -48,7 +52,7 @@ func (f *fence) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, fmt.Errorf("fence: %s %s: nothing may reach into a pod or through the API server", req.Method, req.URL.Path)
 	}
-	if !mutates(req.Method) || isReview(req) {
+	if !mutates(req.Method) || f.isReview(req) {
 		return f.next.RoundTrip(req)
 	}
 	body, err := readAll(req)
@@ -148,9 +152,9 @@ func mutates(method string) bool {
 var connects = regexp.MustCompile(`/api/v1/(namespaces/[^/]+/(pods|services)|nodes)/[^/]+/(exec|attach|portforward|proxy)(/|$)`)
 
 // isReview knows the one POST that changes nothing: asking who we are, as a dry run.
-func isReview(req *http.Request) bool {
+func (f *fence) isReview(req *http.Request) bool {
 	return req.Method == http.MethodPost &&
-		req.URL.Path == "/apis/authentication.k8s.io/v1/selfsubjectreviews" &&
+		req.URL.Path == f.base+"/apis/authentication.k8s.io/v1/selfsubjectreviews" &&
 		req.URL.Query().Get("dryRun") == "All"
 }
 

@@ -143,7 +143,7 @@ func TestFence(t *testing.T) {
 			for mode, want := range map[string]string{"read-only": tc.want.readOnly, "planning": tc.want.planning, "live": tc.want.live} {
 				w := &sink{}
 				ctx := withPermit(t.Context(), &permit{mode: modes[mode], auditID: "id-1"})
-				resp, err := Fence(modes[mode])(w).RoundTrip(request(t, ctx, tc.method, tc.path, tc.body))
+				resp, err := Fence(modes[mode], "")(w).RoundTrip(request(t, ctx, tc.method, tc.path, tc.body))
 				if !strings.HasPrefix(want, "?") && want != "-" {
 					if err == nil || !strings.Contains(err.Error(), want) || len(w.left) != 0 {
 						t.Errorf("%s: %d requests left, error %v; want none and %q", mode, len(w.left), err, want)
@@ -192,7 +192,7 @@ func TestFenceWithoutPermit(t *testing.T) {
 							}
 							req := request(t, ctx, "POST", path+query, body)
 							req.Method = method
-							if _, err := Fence(mode)(w).RoundTrip(req); err == nil || !strings.Contains(err.Error(), "nothing may be written here") {
+							if _, err := Fence(mode, "")(w).RoundTrip(req); err == nil || !strings.Contains(err.Error(), "nothing may be written here") {
 								t.Errorf("%s %s%s: error %v", method, path, query, err)
 							}
 						}
@@ -212,7 +212,7 @@ func TestPermitIsForOneRequest(t *testing.T) {
 	for name, mode := range map[string]Mode{"planning": Planning, "live": Live} {
 		t.Run(name, func(t *testing.T) {
 			w := &sink{}
-			f := Fence(mode)(w)
+			f := Fence(mode, "")(w)
 			ctx := withPermit(t.Context(), &permit{mode: mode})
 			for i := range 3 {
 				_, err := f.RoundTrip(request(t, ctx, "PATCH", deploymentPath, `[]`))
@@ -232,7 +232,7 @@ func TestPermitIsForOneRequest(t *testing.T) {
 		w := &sink{}
 		ctx := withPermit(t.Context(), &permit{mode: Planning})
 		for _, body := range []string{`{}`, `{"dryRun":["All"]}`} {
-			if _, err := Fence(Planning)(w).RoundTrip(request(t, ctx, "DELETE", podPath, body)); err == nil {
+			if _, err := Fence(Planning, "")(w).RoundTrip(request(t, ctx, "DELETE", podPath, body)); err == nil {
 				t.Errorf("%s leaves", body)
 			}
 		}
@@ -242,7 +242,7 @@ func TestPermitIsForOneRequest(t *testing.T) {
 	})
 	t.Run("at once", func(t *testing.T) {
 		w := &sink{}
-		f := Fence(Live)(w)
+		f := Fence(Live, "")(w)
 		ctx := withPermit(t.Context(), &permit{mode: Live})
 		var all sync.WaitGroup
 		for range 50 {
@@ -271,7 +271,7 @@ func TestFenceWhatLeaves(t *testing.T) {
 	}
 	closed := &closing{Reader: strings.NewReader(`[1]`)}
 	req.Body = closed
-	if _, err := Fence(Planning)(w).RoundTrip(req); err != nil {
+	if _, err := Fence(Planning, "")(w).RoundTrip(req); err != nil {
 		t.Fatal(err)
 	}
 	out := w.left[0]
@@ -306,7 +306,7 @@ func TestFenceUnreadableBody(t *testing.T) {
 	w := &sink{}
 	req := request(t, withPermit(t.Context(), &permit{mode: Live}), "PATCH", deploymentPath, "")
 	req.Body = io.NopCloser(io.MultiReader(bytes.NewReader([]byte("[")), &failing{}))
-	if _, err := Fence(Live)(w).RoundTrip(req); err == nil || len(w.left) != 0 {
+	if _, err := Fence(Live, "")(w).RoundTrip(req); err == nil || len(w.left) != 0 {
 		t.Errorf("%d requests left, error %v", len(w.left), err)
 	}
 }
@@ -331,7 +331,7 @@ func TestRetryAfter(t *testing.T) {
 			t.Run(fmt.Sprint(name, " ", code), func(t *testing.T) {
 				w := &sink{code: code, header: http.Header{"Retry-After": {"10"}, "Warning": {`299 - "w"`}}}
 				ctx := withPermit(t.Context(), &permit{mode: tc.mode})
-				resp, err := Fence(tc.mode)(w).RoundTrip(request(t, ctx, tc.method, tc.path, `[]`))
+				resp, err := Fence(tc.mode, "")(w).RoundTrip(request(t, ctx, tc.method, tc.path, `[]`))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -361,7 +361,7 @@ func TestFenceRedirect(t *testing.T) {
 				}
 			}))
 			defer srv.Close()
-			client := &http.Client{Transport: Fence(Live)(http.DefaultTransport)}
+			client := &http.Client{Transport: Fence(Live, "")(http.DefaultTransport)}
 			req, err := http.NewRequestWithContext(withPermit(t.Context(), &permit{mode: Live}), "PUT", srv.URL+deploymentPath, strings.NewReader("{}"))
 			if err != nil {
 				t.Fatal(err)

@@ -324,6 +324,23 @@ func TestReaderCannotWrite(t *testing.T) {
 	}
 }
 
+// TestReviewBehindAProxy: who we are can be asked where the API server has a path.
+func TestReviewBehindAProxy(t *testing.T) {
+	l := listen(t, answer(201, `{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1","status":{"userInfo":{"username":"ada"}}}`))
+	for _, host := range []string{l.URL + "/k8s/clusters/c-1", l.URL + "/k8s/clusters/c-1/"} {
+		read := clients(t, host).Read
+		read.Introduce(t.Context())
+		if got := read.KnownUser(); got != "ada" {
+			t.Errorf("%s: user %q", host, got)
+		}
+	}
+	for _, a := range l.requests() {
+		if want := "POST /k8s/clusters/c-1" + reviewPath; a.Line != want {
+			t.Errorf("%s arrived, want %s", a.Line, want)
+		}
+	}
+}
+
 // TestWarnings: each call gets the warnings of its own answer, also when many run.
 func TestWarnings(t *testing.T) {
 	l := listen(t, func(w http.ResponseWriter, r *http.Request) {

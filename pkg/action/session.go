@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -182,8 +183,9 @@ func (s *Session) patch(o Observed, optional bool, edits []Edit) error {
 			step.Patch = append(step.Patch, plan.Op{Op: "remove", Path: pointer})
 			continue
 		}
-		if parent := parentMap(pointer); parent != "" {
-			step.Patch = append(step.Patch, plan.Op{Op: "ensure", Path: parent})
+		ensure := plan.Op{Op: "ensure", Path: parentMap(pointer)}
+		if ensure.Path != "" && !slices.ContainsFunc(step.Patch, func(o plan.Op) bool { return o.Op == ensure.Op && o.Path == ensure.Path }) {
+			step.Patch = append(step.Patch, ensure) // once: a second empty map would take away what stands in the first
 		}
 		op := plan.Op{Op: "add", Path: pointer, From: e.from}
 		if e.from == "" {
@@ -311,6 +313,9 @@ func (s *Session) propose(o Observed, step plan.Step) error {
 		return s.Refuse(refusal.Terminating, "wait until it is gone", "%s is terminating", t)
 	}
 	step.Target = t
+	if slices.ContainsFunc(s.proposals, func(p Proposal) bool { return p.Step.Key() == step.Key() }) {
+		return s.fail(fmt.Errorf("two proposals to %s: planning passes are matched by that", step.Key()))
+	}
 	p := Proposal{Step: step, Slots: step.Fill(obj), Object: obj}
 	s.proposals = append(s.proposals, p)
 	if s.opts.OnPropose != nil {

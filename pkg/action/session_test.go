@@ -152,6 +152,17 @@ func TestPropose(t *testing.T) {
 				Patch: []plan.Op{{Op: "ensure", Path: "/spec/template/metadata/annotations"}, op("add", pointer, "T")},
 			},
 		},
+		"set two annotations: their map is made once": {
+			deployment(), func(s *Session) error {
+				return s.Patch(deployment(), SetReason(), Set("metadata.annotations[a]", "b"))
+			},
+			plan.Step{
+				Verb: plan.Patch, Target: webTarget, Changes: []plan.Change{change("metadata.annotations[a]", "", "b")},
+				Patch: []plan.Op{
+					{Op: "ensure", Path: "/metadata/annotations"}, {Op: "add", Path: cause, From: plan.FromReason}, op("add", "/metadata/annotations/a", "b"),
+				},
+			},
+		},
 		"set a boolean that is absent": {
 			node, func(s *Session) error { return s.Patch(node, Set("spec.unschedulable", true)) },
 			plan.Step{
@@ -338,6 +349,19 @@ func TestSessionKeepsTheFirstError(t *testing.T) {
 			}
 		})
 	}
+	t.Run("one write of an object twice", func(t *testing.T) {
+		s := session()
+		if err := s.Target(deployment()); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Patch(deployment(), Set("spec.paused", true)); err != nil {
+			t.Fatal(err)
+		}
+		const want = "two proposals to patch deployment default/web: planning passes are matched by that"
+		if err := s.Patch(deployment(), Set("spec.minReadySeconds", 1)); err == nil || err.Error() != want {
+			t.Errorf("error %v, want %s", err, want)
+		}
+	})
 	t.Run("its own error", func(t *testing.T) {
 		own := errors.New("own")
 		a := New(Spec{Name: "scale", Title: "t", Doc: "d", Needs: needs}, func(context.Context, *Session, scaleArgs) error { return own })

@@ -1,12 +1,15 @@
 package server
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/mark3labs/mcp-go/mcp"
@@ -31,17 +34,32 @@ func resultOf(a answer) *mcp.CallToolResult {
 	}
 }
 
-// The bounds of an answer: each of its two forms stays under 8,000 characters.
+// The bounds of an answer.
 const (
-	maxItems = 12  // of a list
-	maxItem  = 240 // characters of one entry
+	maxAnswer = 8000 // characters of each of its two forms
+	maxItem   = 240  // characters of one entry of a list
 )
 
+// items is how many entries of each list an answer shows: as many of these as fit.
+var items = []int{12, 6, 3, 1}
+
+// fitting makes an answer with as many entries in its lists as fit.
+func fitting[A answer](of func(most int) A) (a A) {
+	for _, most := range items {
+		a = of(most)
+		structured, err := json.Marshal(a)
+		if err == nil && utf8.RuneCount(structured) < maxAnswer && utf8.RuneCountInString(a.text()) < maxAnswer {
+			break
+		}
+	}
+	return a
+}
+
 // few keeps the first entries of a list and counts the rest.
-func few(all []string) []string {
-	out := make([]string, 0, min(len(all), maxItems+1))
+func few(all []string, most int) []string {
+	out := make([]string, 0, min(len(all), most+1))
 	for i, s := range all {
-		if i == maxItems {
+		if i == most {
 			return append(out, fmt.Sprintf("and %d more", len(all)-i))
 		}
 		if r := []rune(s); len(r) > maxItem {
@@ -90,12 +108,16 @@ type next struct {
 var planOutput = outputSchema[planAnswer]()
 
 func planned(got *engine.Planned, writes bool) answer {
+	return fitting(func(most int) planAnswer { return plannedWith(got, writes, most) })
+}
+
+func plannedWith(got *engine.Planned, writes bool, most int) planAnswer {
 	p := got.Plan
 	a := planAnswer{
 		Status: "planned", Summary: p.Sentence, Plan: p.ID, Cluster: p.Label, Blast: p.Blast, Class: p.Class, Before: p.Before,
 		DryRun: "accepted by the API server", Undo: p.Undo, Version: p.Version, Confirm: got.Phrase, Untrusted: p.Untrusted,
-		Changes: []string{}, Request: []string{}, Notes: []string{}, Radius: few(p.Blast.Lines), Losses: few(p.Blast.Losses),
-		Stays: few(got.Stays), Warnings: few(p.Warnings), Kubectl: few(p.Kubectl),
+		Changes: []string{}, Request: []string{}, Notes: []string{}, Radius: few(p.Blast.Lines, most), Losses: few(p.Blast.Losses, most),
+		Stays: few(got.Stays, most), Warnings: few(p.Warnings, most), Kubectl: few(p.Kubectl, most),
 	}
 	a.Blast.Lines, a.Blast.Losses = nil, nil
 	if got.Phrase == "" {
@@ -119,7 +141,7 @@ func planned(got *engine.Planned, writes bool) answer {
 			changes = append(changes, s.Key())
 		}
 	}
-	a.Changes, a.Request = few(changes), few(requests)
+	a.Changes, a.Request = few(changes, most), few(requests, most)
 	a.Expires = p.Expires.UTC().Format(time.RFC3339)
 	a.seconds = int(p.Expires.Sub(p.Created).Seconds())
 	if writes {
@@ -185,18 +207,27 @@ type executionAnswer struct {
 	Current  *plan.Verification `json:"current,omitempty" jsonschema:"the last verdict of verification"`
 	Steps    []string           `json:"steps"`
 
-	parsed plan.Result
+	parsed    plan.Result
+	skipped   []string
+	leftOver  []string
+	untrusted string
 }
 
 var executionOutput = outputSchema[executionAnswer]()
 
 func executed(x *engine.Execution) answer {
+	return fitting(func(most int) executionAnswer { return executedWith(x, most) })
+}
+
+func executedWith(x *engine.Execution, most int) executionAnswer {
 	a := executionAnswer{
 		Outcome: x.Outcome, Replayed: x.Replayed, Summary: x.Plan.Sentence, Plan: x.Plan.ID,
 		Detail: x.Detail, Current: x.Current, Result: x.Result,
 	}
 	steps := x.Steps
-	if x.Result != nil && json.Unmarshal(x.Result, &a.parsed) == nil {
+	numbers := json.NewDecoder(bytes.NewReader(x.Result))
+	numbers.UseNumber() // a generation is no 1.234567e+06
+	if x.Result != nil && numbers.Decode(&a.parsed) == nil {
 		a.Detail, steps = a.parsed.Detail, a.parsed.Steps
 	}
 	if len(x.Result) > maxResult {
@@ -205,8 +236,9 @@ func executed(x *engine.Execution) answer {
 	var lines []string
 	for _, s := range steps {
 		lines = append(lines, stepLine(s))
+		a.untrusted = cmp.Or(a.untrusted, s.Untrusted)
 	}
-	a.Steps = few(lines)
+	a.Steps, a.skipped, a.leftOver = few(lines, most), few(a.parsed.Skipped, most), few(a.parsed.LeftOver, most)
 	return a
 }
 
@@ -244,8 +276,8 @@ func (a executionAnswer) text() string {
 		t.each("  step: ", a.Steps)
 	}
 	if a.parsed.Plan != "" {
-		t.each("  skipped, no longer needed: ", few(a.parsed.Skipped))
-		t.each("  left over, not planned: ", few(a.parsed.LeftOver))
+		t.each("  skipped, no longer needed: ", a.skipped)
+		t.each("  left over, not planned: ", a.leftOver)
 		t.line("  before: %s", state(a.parsed.Before))
 		t.line("  right after the write: %s", state(a.parsed.After))
 		t.each("  note: ", a.parsed.Notes)
@@ -259,12 +291,7 @@ func (a executionAnswer) text() string {
 		}
 		t.line("  plan %s, at %s, Audit-ID %s", a.Plan, a.parsed.Time.Format(time.RFC3339), auditID(a.parsed.Steps))
 	}
-	for _, s := range a.parsed.Steps {
-		if s.Untrusted != "" {
-			t.untrusted(s.Untrusted)
-			break
-		}
-	}
+	t.untrusted(a.untrusted)
 	return t.String()
 }
 

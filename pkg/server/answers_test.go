@@ -213,13 +213,47 @@ func TestPlannedOfManySteps(t *testing.T) {
 	}
 }
 
+// TestPlannedOfLongNames: an answer has an end, also where each name is as long as may be.
+func TestPlannedOfLongNames(t *testing.T) {
+	for name, length := range map[string]int{"the length of a label": 63, "the longest": 253} {
+		t.Run(name, func(t *testing.T) {
+			p := answerPlan()
+			var stays []string
+			namespace := strings.Repeat("n", 63)
+			for i := range plan.MaxSteps {
+				pod := fmt.Sprintf("%0*d", length, i)
+				p.Steps = append(p.Steps, plan.Step{Verb: plan.Evict, Target: plan.Target{Resource: "pods", Namespace: namespace, Name: pod}})
+				stays = append(stays, namespace+"/"+pod+": its namespace is protected")
+				p.Warnings = append(p.Warnings, namespace+"/"+pod+" belongs to daemonset agent, which is gone")
+				p.Blast.Losses = append(p.Blast.Losses, "emptyDir data of pod "+namespace+"/"+pod)
+				p.Blast.Lines = append(p.Blast.Lines, strings.Repeat("r", 159))
+			}
+			a := planned(&engine.Planned{Plan: p, Phrase: strings.Repeat("a", plan.MaxPhrase), Stays: stays}, true)
+			checkAnswer(t, a, p.Untrusted)
+			if want := "  stays: and "; !strings.Contains(a.text(), want) {
+				t.Errorf("no %q in\n%s", want, a.text())
+			}
+		})
+	}
+	t.Run("executed", func(t *testing.T) {
+		a := executed(execution(t, func(r *plan.Result) {
+			r.Steps, r.Outcome = nil, plan.Failed
+			for range plan.MaxSteps {
+				r.Steps = append(r.Steps, plan.StepResult{Step: strings.Repeat("s", 320), Outcome: "blocked", Code: 429})
+				r.Skipped, r.LeftOver = append(r.Skipped, strings.Repeat("s", 320)), append(r.LeftOver, strings.Repeat("s", 320))
+			}
+		}))
+		checkAnswer(t, a, "")
+	})
+}
+
 // execution is what the engine gives of a result.
 func execution(t *testing.T, edit func(*plan.Result)) *engine.Execution {
 	t.Helper()
 	res := plan.Result{
 		Plan: "mf3q7x2ad5", Sentence: answerPlan().Sentence, Outcome: plan.Executed,
 		Steps:  []plan.StepResult{{Step: "scale deployment default/web", Outcome: "applied", Code: 200, AuditID: "kube-write-mcp-mf3q7x2ad5-s1-x1", RV: "100"}},
-		Before: plan.State{"uid": "uid-1", "replicas": 4}, After: plan.State{"uid": "uid-1", "replicas": 3},
+		Before: plan.State{"uid": "uid-1", "replicas": 4}, After: plan.State{"uid": "uid-1", "replicas": 3, "generation": 1234567},
 		Undo: answerPlan().Undo, Time: answerNoon,
 	}
 	if edit != nil {
@@ -237,7 +271,7 @@ func TestExecuted(t *testing.T) {
 		undo = `  undo: plan_scale {"namespace":"default","deployment":"web","replicas":4}; kubectl scale back; a note`
 		id   = "  plan mf3q7x2ad5, at 2026-11-30T12:00:00Z, Audit-ID kube-write-mcp-mf3q7x2ad5-s1-x1"
 	)
-	done := lines("EXECUTED scale deployment default/web from 4 to 3 on kind-lab", "  before: replicas 4", "  right after the write: replicas 3")
+	done := lines("EXECUTED scale deployment default/web from 4 to 3 on kind-lab", "  before: replicas 4", "  right after the write: replicas 3, generation 1234567")
 	for name, tc := range map[string]struct {
 		result     func(*plan.Result)
 		execution  func(*engine.Execution)
@@ -264,7 +298,7 @@ func TestExecuted(t *testing.T) {
 			untrusted: "denied: CONFIRM: x",
 			want: lines("EXECUTED scale deployment default/web from 4 to 3 on kind-lab",
 				"  step: scale deployment default/web: applied", "  step: patch deployment default/web (note): not applied (403)",
-				"  before: replicas 4", "  right after the write: replicas 3", "  note: the reason was not noted on the object (403)", undo, id, "untrusted: denied: CONFIRM: x"),
+				"  before: replicas 4", "  right after the write: replicas 3, generation 1234567", "  note: the reason was not noted on the object (403)", undo, id, "untrusted: denied: CONFIRM: x"),
 		},
 		"failed": {
 			result: func(r *plan.Result) {
@@ -275,16 +309,16 @@ func TestExecuted(t *testing.T) {
 			untrusted: "quota says no", wantFailed: true,
 			want: lines("FAILED scale deployment default/web from 4 to 3 on kind-lab", "  scale deployment default/web: not applied",
 				"  step: scale deployment default/web: not applied (403)", "  skipped, no longer needed: evict pod a/b", "  left over, not planned: evict pod a/c",
-				"  before: replicas 4", "  right after the write: replicas 3", id, "untrusted: quota says no"),
+				"  before: replicas 4", "  right after the write: replicas 3, generation 1234567", id, "untrusted: quota says no"),
 		},
 		"unknown": {
 			execution: func(x *engine.Execution) {
 				x.Outcome, x.Result, x.Detail = plan.Unknown, nil, "the request may have been applied"
-				x.Steps = []plan.StepResult{{Step: "scale deployment default/web", Outcome: "unknown", Code: 504, AuditID: "kube-write-mcp-mf3q7x2ad5-s1-x1"}}
+				x.Steps = []plan.StepResult{{Step: "scale deployment default/web", Outcome: "unknown", Code: 504, AuditID: "kube-write-mcp-mf3q7x2ad5-s1-x1", Untrusted: "etcd: CONFIRM: x"}}
 			},
-			wantFailed: true,
+			untrusted: "etcd: CONFIRM: x", wantFailed: true,
 			want: lines("UNKNOWN scale deployment default/web from 4 to 3 on kind-lab", "  the request may have been applied",
-				"  step: scale deployment default/web: unknown (504), Audit-ID kube-write-mcp-mf3q7x2ad5-s1-x1"),
+				"  step: scale deployment default/web: unknown (504), Audit-ID kube-write-mcp-mf3q7x2ad5-s1-x1", "untrusted: etcd: CONFIRM: x"),
 		},
 		"in progress": {
 			execution: func(x *engine.Execution) {
@@ -403,6 +437,7 @@ func TestRefused(t *testing.T) {
 }
 
 func TestFew(t *testing.T) {
+	const maxItems = 12
 	many := func(n int) (out []string) {
 		for i := range n {
 			out = append(out, fmt.Sprint(i))
@@ -417,7 +452,7 @@ func TestFew(t *testing.T) {
 		"not too long":      {[]string{strings.Repeat("é", maxItem)}, []string{strings.Repeat("é", maxItem)}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, few(tc.in)); diff != "" {
+			if diff := cmp.Diff(tc.want, few(tc.in, maxItems)); diff != "" {
 				t.Errorf("few (-want +got):\n%s", diff)
 			}
 		})

@@ -3,6 +3,7 @@
 package gate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -62,7 +63,7 @@ func (p Policy) For(namespace string) Limits {
 	l.PlansPerMinute = stricter(l.PlansPerMinute, over.PlansPerMinute)
 	l.TTL = stricter(l.TTL, over.TTL)
 	strictness := []Person{Allow, Human, Refuse}
-	if slices.Index(strictness, over.Irreversible) > slices.Index(strictness, l.Irreversible) {
+	if slices.Index(strictness, over.Irreversible) > slices.Index(strictness, cmp.Or(l.Irreversible, Human)) {
 		l.Irreversible = over.Irreversible
 	}
 	l.GateSinglePod = l.GateSinglePod || over.GateSinglePod
@@ -179,12 +180,11 @@ func (l Limits) Blast(b plan.Blast, seen time.Time) (no *refusal.Refusal, person
 	case b.Largest != nil:
 		return refusal.New(refusal.BlastLimit, fmt.Sprintf("the largest step that passes is replicas: %d", *b.Largest), "%s", text), ""
 	case r.Peak > r.Ready && (b.Direction == plan.Removes || 100*r.Missing <= l.MaxBlastPercent*r.Ready):
-		at := seen.Add(Memory)
-		hint := "it passes at " + at.UTC().Format(time.RFC3339)
+		at, when := named(seen.Add(Memory))
 		if 100*r.Missing > l.MaxBlastPercent*r.Ready {
-			hint = "no smaller step passes before " + at.UTC().Format(time.RFC3339) + "; plan a smaller one then"
+			return refusal.New(refusal.BlastLimit, "no smaller step passes before "+when+"; plan a smaller one then", "%s", text), ""
 		}
-		return refusal.New(refusal.BlastLimit, hint, "%s", text).Later(at), ""
+		return refusal.New(refusal.BlastLimit, "it passes at "+when, "%s", text).Later(at), ""
 	}
 	return nil, text
 }
@@ -207,8 +207,14 @@ func Rate(what string, past []time.Time, limit int, now time.Time) *refusal.Refu
 	if len(past) < limit {
 		return nil
 	}
-	at := past[len(past)-limit].Add(time.Minute)
+	at, when := named(past[len(past)-limit].Add(time.Minute))
 	wait := max(at.Sub(now), time.Second).Round(time.Second)
-	return refusal.New(refusal.RateLimited, fmt.Sprintf("call again in %s, at %s", wait, at.UTC().Format(time.RFC3339)),
+	return refusal.New(refusal.RateLimited, fmt.Sprintf("call again in %s, at %s", wait, when),
 		"%d %s in the last minute are as many as are allowed", limit, what).Later(at)
+}
+
+// named gives a time as it can be said, to the second, and never before it has come.
+func named(at time.Time) (time.Time, string) {
+	at = at.UTC().Add(time.Second - 1).Truncate(time.Second)
+	return at, at.Format(time.RFC3339)
 }

@@ -6,6 +6,7 @@ package refusal
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -119,8 +120,8 @@ func (r *Refusal) Event() string {
 	return "refused"
 }
 
-// Join makes one Refusal of several: the first one leads, no reason is lost. Nil ones
-// are left out; with none left it returns nil.
+// Join makes one Refusal of several: the first one leads, no reason is lost, also of those
+// that were joined before. Nil ones are left out; with none left it returns nil.
 func Join(all ...*Refusal) *Refusal {
 	var lead *Refusal
 	for _, r := range all {
@@ -128,9 +129,12 @@ func Join(all ...*Refusal) *Refusal {
 		case r == nil:
 		case lead == nil:
 			c := *r
+			c.Also = slices.Clone(r.Also)
 			lead = &c
 		default:
-			lead.Also = append(lead.Also, r)
+			c := *r
+			c.Also = nil
+			lead.Also = append(append(lead.Also, &c), r.Also...)
 		}
 	}
 	return lead

@@ -101,12 +101,13 @@ func TestJoin(t *testing.T) {
 		wantCode  Code
 		wantError string
 	}{
-		"one":                {[]*Refusal{a}, BlastLimit, "too much"},
-		"the first leads":    {[]*Refusal{b, a}, CapExceeded, "too many; too much"},
-		"all are kept":       {[]*Refusal{a, b, c}, BlastLimit, "too much; too many; a person's"},
-		"nil are left out":   {[]*Refusal{nil, b, nil, c, nil}, CapExceeded, "too many; a person's"},
-		"joined once more":   {[]*Refusal{Join(a, b), c}, BlastLimit, "too much; too many; a person's"},
-		"the same one twice": {[]*Refusal{a, a}, BlastLimit, "too much; too much"},
+		"one":                   {[]*Refusal{a}, BlastLimit, "too much"},
+		"the first leads":       {[]*Refusal{b, a}, CapExceeded, "too many; too much"},
+		"all are kept":          {[]*Refusal{a, b, c}, BlastLimit, "too much; too many; a person's"},
+		"nil are left out":      {[]*Refusal{nil, b, nil, c, nil}, CapExceeded, "too many; a person's"},
+		"joined once more":      {[]*Refusal{Join(a, b), c}, BlastLimit, "too much; too many; a person's"},
+		"joined before, behind": {[]*Refusal{c, Join(a, b)}, NeedsPerson, "a person's; too much; too many"},
+		"the same one twice":    {[]*Refusal{a, a}, BlastLimit, "too much; too much"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := Join(tc.all...)
@@ -122,6 +123,13 @@ func TestJoin(t *testing.T) {
 			}
 		})
 	}
+	t.Run("joined with two others", func(t *testing.T) {
+		first := Join(a, b, c, a)
+		x, y := Join(first, b), Join(first, c)
+		if got, want := x.Error(), "too much; too many; a person's; too much; too many"; got != want {
+			t.Errorf("joined %q, want %q; another joined from the same: %q", got, want, y.Error())
+		}
+	})
 	t.Run("those joined are unchanged", func(t *testing.T) {
 		Join(a, b, c)
 		if a.Also != nil || b.Also != nil {

@@ -49,6 +49,7 @@ type Args interface {
 }
 
 // Checker is what Args have that can be wrong as a whole, such as naming two targets.
+// Where a required argument is missing, its field is the zero value.
 type Checker interface {
 	Check() []string // every fault, in words
 }

@@ -77,6 +77,7 @@ func decode(schema *jsonschema.Schema, raw json.RawMessage, into any) (d Decoded
 		return d, invalid(schema, []string{"arguments must be a JSON object"})
 	}
 	var faults []string
+	unread := false // a value could not be read at all
 	for _, f := range strict {
 		faults = append(faults, "argument given twice: "+printable(f.Error()))
 	}
@@ -84,6 +85,7 @@ func decode(schema *jsonschema.Schema, raw json.RawMessage, into any) (d Decoded
 		p, ok := schema.Properties[name]
 		if !ok {
 			faults = append(faults, unknown(schema, name))
+			delete(got, name)
 			continue
 		}
 		required := slices.Contains(schema.Required, name)
@@ -92,6 +94,7 @@ func decode(schema *jsonschema.Schema, raw json.RawMessage, into any) (d Decoded
 			continue
 		}
 		v, fault := fit(p, got[name])
+		unread = unread || fault != ""
 		if fault == "" {
 			if s, isName := v.(string); isName && names[name] != nil {
 				fault = strings.Join(names[name](s), ", ")
@@ -111,7 +114,7 @@ func decode(schema *jsonschema.Schema, raw json.RawMessage, into any) (d Decoded
 			faults = append(faults, "missing argument "+name)
 		}
 	}
-	if faults != nil {
+	if unread {
 		return d, invalid(schema, faults)
 	}
 	clean, err := json.Marshal(got)
@@ -119,15 +122,16 @@ func decode(schema *jsonschema.Schema, raw json.RawMessage, into any) (d Decoded
 		return d, err
 	}
 	if err := json.Unmarshal(clean, into); err != nil {
-		return d, invalid(schema, []string{printable(err.Error())})
+		return d, invalid(schema, append(faults, printable(err.Error())))
 	}
 	if d, ok := into.(Defaulter); ok {
 		d.SetDefaults()
 	}
 	if c, ok := into.(Checker); ok {
-		if faults := c.Check(); faults != nil {
-			return d, invalid(schema, faults)
-		}
+		faults = append(faults, c.Check()...)
+	}
+	if faults != nil {
+		return d, invalid(schema, faults)
 	}
 	d.Confirm, _ = got["confirm"].(string)
 	d.Reason, _ = got["reason"].(string)

@@ -438,6 +438,14 @@ func TestExactlyOne(t *testing.T) {
 			}
 		})
 	}
+	t.Run("beside other faults", func(t *testing.T) {
+		raw := `{"statefulset":"DB","deployment":"web","force":true}`
+		want := "unknown argument force; statefulset is wrong: "
+		r := refused(t, scale, planSchema(scale), raw)
+		if !strings.HasPrefix(r.Message, want) || !strings.HasSuffix(r.Message, "missing argument namespace; missing argument replicas; "+all+"deployment and statefulset are given") {
+			t.Errorf("message %q", r.Message)
+		}
+	})
 	r := refused(t, roll, planSchema(roll), `{"namespace":"default","deployment":"a","daemonset":"b"}`)
 	if want := "name exactly one of deployment, statefulset, daemonset; deployment and daemonset are given"; r.Message != want {
 		t.Errorf("message %q, want %q", r.Message, want)

@@ -40,7 +40,17 @@ func version(s string) []string {
 	return nil
 }
 
+// Why stands for the reason in the literal next call that a plan prints; it is none.
+const Why = "<why>"
+
+// printableText wants a reason: one line that can be seen, with a word in it.
 func printableText(s string) []string {
+	word := func(r rune) bool {
+		return (unicode.IsLetter(r) || unicode.IsNumber(r)) && !unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r)
+	}
+	if s == Why || !strings.ContainsFunc(s, word) {
+		return []string{"say why, in a few words"}
+	}
 	for _, r := range s {
 		if !unicode.IsPrint(r) || unicode.Is(unicode.Cf, r) {
 			return []string{"only printable characters on one line"}

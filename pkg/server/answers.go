@@ -14,6 +14,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/mark3labs/mcp-go/mcp"
 
+	"github.com/kubewrite/kube-write-mcp/pkg/action"
 	"github.com/kubewrite/kube-write-mcp/pkg/engine"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
@@ -159,7 +160,7 @@ func nextArguments(args json.RawMessage, phrase string) json.RawMessage {
 		head += ","
 	}
 	quoted, _ := json.Marshal(phrase)
-	return json.RawMessage(head + `"confirm":` + string(quoted) + `,"reason":"<why>"}`)
+	return json.RawMessage(head + `"confirm":` + string(quoted) + `,"reason":"` + action.Why + `"}`)
 }
 
 func (a planAnswer) failed() bool { return false }

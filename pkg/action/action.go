@@ -120,6 +120,11 @@ func New[A Args](spec Spec, planner func(context.Context, *Session, A) error) *A
 	if _, err := schema.Resolve(nil); err != nil {
 		fail("schema: %v", err)
 	}
+	for name, p := range schema.Properties {
+		if why := unenforced(p); why != "" {
+			fail("argument %s: %s", name, why)
+		}
+	}
 	return &Action{
 		Spec:   spec,
 		schema: schema,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -72,6 +73,24 @@ func restrict(s *jsonschema.Schema) {
 			p.Minimum = nil
 		}
 	}
+}
+
+// unenforced says what of a property the decoder does not know: it would be published and
+// not held to, or never be met.
+func unenforced(p *jsonschema.Schema) string {
+	switch kind(p) {
+	case "string", "boolean", "integer":
+	default:
+		return "its type must be a text, a boolean or an integer, not " + kind(p)
+	}
+	known := jsonschema.Schema{
+		Type: p.Type, Types: p.Types, Title: p.Title, Description: p.Description, Comment: p.Comment, Default: p.Default, Examples: p.Examples,
+		Minimum: p.Minimum, Maximum: p.Maximum, MaxLength: p.MaxLength,
+	}
+	if !reflect.DeepEqual(known, *p) {
+		return "its schema may only add minimum, maximum and maxLength"
+	}
+	return ""
 }
 
 // decode is strict and names every fault at once: unknown, duplicate, missing, mistyped

@@ -35,6 +35,9 @@ func TestNewPanics(t *testing.T) {
 		"no title":        {func(s *Spec) { s.Title = "" }, "title and doc are mandatory"},
 		"no doc":          {func(s *Spec) { s.Doc = "" }, "title and doc are mandatory"},
 		"no needs":        {func(s *Spec) { s.Needs = nil }, "needs are mandatory"},
+		"a limit that is not held to": {func(s *Spec) {
+			s.Schema = func(s *jsonschema.Schema) { s.Properties["replicas"].Enum = []any{1, 2} }
+		}, "argument replicas: its schema may only add"},
 		"wrong schema": {func(s *Spec) {
 			s.Schema = func(s *jsonschema.Schema) { s.Properties["replicas"].Pattern = "(" }
 		}, "schema: "},
@@ -50,6 +53,18 @@ func TestNewPanics(t *testing.T) {
 			New(spec, func(context.Context, *Session, scaleArgs) error { return nil })
 		})
 	}
+	t.Run("arguments that no call could give", func(t *testing.T) {
+		defer func() {
+			if got, want := fmt.Sprint(recover()), "argument names: its type must be a text, a boolean or an integer, not array"; !strings.Contains(got, want) {
+				t.Errorf("panic %q, want %q in it", got, want)
+			}
+		}()
+		type listArgs struct {
+			Namespaced
+			Names []string `json:"names"`
+		}
+		New(whole, func(context.Context, *Session, listArgs) error { return nil })
+	})
 	if a := New(whole, func(context.Context, *Session, scaleArgs) error { return nil }); a.Name != "scale" {
 		t.Errorf("a whole Spec is named %q", a.Name)
 	}

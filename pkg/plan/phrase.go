@@ -15,6 +15,9 @@ import (
 // MaxPhrase is the length of a phrase at most, in bytes.
 const MaxPhrase = 640
 
+// maxSentence leaves room for " on ", the longest label and the code.
+const maxSentence = MaxPhrase - 4 - 80 - 26
+
 var (
 	base32Lower = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 	phraseRE    = regexp.MustCompile(`^([ -~]{1,640}) \[([a-z2-7]{10})-([a-z2-7]{12})\]$`)
@@ -38,7 +41,11 @@ func Sentence(tokens ...any) (string, error) {
 			return "", fmt.Errorf("token %q may not stand in a phrase", out[i])
 		}
 	}
-	return strings.Join(out, " "), nil
+	sentence := strings.Join(out, " ")
+	if len(sentence) > maxSentence {
+		return "", fmt.Errorf("a sentence of %d characters is too long for a phrase", len(sentence))
+	}
+	return sentence, nil
 }
 
 // SplitPhrase finds the sentence and the plan id that a phrase names; it proves nothing.

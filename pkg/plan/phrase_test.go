@@ -31,6 +31,8 @@ func TestSentence(t *testing.T) {
 		"names and numbers":    {[]any{"scale", "deployment", "default/web", "from", int32(2), "to", 3}, "scale deployment default/web from 2 to 3"},
 		"an image":             {[]any{"set", "registry:5000/a/b.c@sha256:0f"}, "set registry:5000/a/b.c@sha256:0f"},
 		"the longest name":     {[]any{strings.Repeat("a", 320)}, strings.Repeat("a", 320)},
+		"as long as may be":    {[]any{strings.Repeat("a", 265), strings.Repeat("b", 264)}, strings.Repeat("a", 265) + " " + strings.Repeat("b", 264)},
+		"longer than a phrase": {[]any{strings.Repeat("a", 265), strings.Repeat("b", 265)}, ""},
 		"too long":             {[]any{strings.Repeat("a", 321)}, ""},
 		"empty":                {[]any{"scale", ""}, ""},
 		"nil":                  {[]any{nil}, ""},

@@ -177,28 +177,41 @@ func (x *execution) run(ctx context.Context) (*Execution, error) {
 	if err != nil {
 		return nil, err
 	}
-	got, err := x.pass(ctx, x.call.Action, x.args, x.p, true) // 9
+	got, d, err := x.again(ctx, limits) // 9
 	if err != nil {
-		return nil, x.explain(ctx, x.args, err)
-	}
-	if got.cluster != x.p.Cluster {
-		return nil, refusal.New(refusal.Stale, "plan again", "this is another cluster (%s, planned on %s)", got.cluster, x.p.Cluster)
-	}
-	d := x.drift(got)
-	if d.stale != nil {
-		return nil, refusal.New(refusal.Stale, "plan again", "%s", strings.Join(d.stale, "; "))
-	}
-	if r := limits.Cap(got.steps()); r != nil {
-		return nil, r
-	}
-	if err := x.planGates(got); err != nil {
-		r := err.(*refusal.Refusal)
-		return nil, refusal.New(refusal.Stale, "plan again", "the blast radius has grown since the plan: %s", r.Error())
+		// Another process may have executed the plan in the meantime; then that is why.
+		if other := x.awaitOpen(ctx); errors.Is(other, errDone) || errors.Is(other, errBusy) || errors.Is(other, errUnknown) {
+			return nil, other
+		}
+		return nil, err
 	}
 	if caller.Err() != nil {
 		return nil, errAbandoned
 	}
 	return x.execute(ctx, got, d)
+}
+
+// again plans once more from live state and decides whether the plan still holds.
+func (x *execution) again(ctx context.Context, limits gate.Limits) (*passed, drifted, error) {
+	got, err := x.pass(ctx, x.call.Action, x.args, x.p, true)
+	if err != nil {
+		return nil, drifted{}, x.explain(ctx, x.args, err)
+	}
+	if got.cluster != x.p.Cluster {
+		return nil, drifted{}, refusal.New(refusal.Stale, "plan again", "this is another cluster (%s, planned on %s)", got.cluster, x.p.Cluster)
+	}
+	d := x.drift(got)
+	if d.stale != nil {
+		return nil, d, refusal.New(refusal.Stale, "plan again", "%s", strings.Join(d.stale, "; "))
+	}
+	if r := limits.Cap(got.steps()); r != nil {
+		return nil, d, r
+	}
+	if err := x.planGates(got); err != nil {
+		r := err.(*refusal.Refusal)
+		return nil, d, refusal.New(refusal.Stale, "plan again", "the blast radius has grown since the plan: %s", r.Error())
+	}
+	return got, d, nil
 }
 
 // drifted is what the second pass found, matched with what was planned.

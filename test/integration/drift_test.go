@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/test/harness"
+	"github.com/kubewrite/kube-write-mcp/test/stdio"
 )
 
 // patchAs patches an object of the test as an admin, in one of its subresources if any.
@@ -333,4 +334,77 @@ func TestDriftOfADrain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestMovedUnderTheWrite lets the world move while the request is on its way, after the
+// last look: its preconditions make it a definite no, and what somebody else did stays.
+func TestMovedUnderTheWrite(t *testing.T) {
+	for _, tc := range []struct {
+		action string
+		move   func(t *testing.T, b workbench)
+		want   func(t *testing.T, b workbench) string // what must still be so; "" is fine
+	}{
+		{"scale", func(t *testing.T, b workbench) { setReplicas(t, b.ns, "web", 5) }, func(t *testing.T, b workbench) string {
+			d, err := cp.Client.AppsV1().Deployments(b.ns).Get(t.Context(), "web", metav1.GetOptions{})
+			return differsFrom(int32(5), *d.Spec.Replicas, err)
+		}},
+		{"rollout_restart", func(t *testing.T, b workbench) {
+			patchAs(t, "deployments", b.ns, "web", `{"spec":{"template":{"metadata":{"annotations":{"a":"b"}}}}}`)
+		}, func(t *testing.T, b workbench) string {
+			d, err := cp.Client.AppsV1().Deployments(b.ns).Get(t.Context(), "web", metav1.GetOptions{})
+			return differsFrom("", d.Spec.Template.Annotations["kubectl.kubernetes.io/restartedAt"], err)
+		}},
+		{"delete_pod", func(t *testing.T, b workbench) {
+			if err := cp.Client.CoreV1().Pods(b.ns).Delete(t.Context(), "loner", metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			harness.Create(t, cp, b.ns, harness.Pod("loner"))
+		}, func(t *testing.T, b workbench) string {
+			p, err := cp.Client.CoreV1().Pods(b.ns).Get(t.Context(), "loner", metav1.GetOptions{})
+			return differsFrom("loner", p.Name, err)
+		}},
+		{"cordon", func(t *testing.T, b workbench) {
+			if err := cp.Client.CoreV1().Nodes().Delete(t.Context(), b.node, metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			harness.Create(t, cp, b.ns, harness.Node(b.node).Ready())
+		}, func(t *testing.T, b workbench) string {
+			n, err := cp.Client.CoreV1().Nodes().Get(t.Context(), b.node, metav1.GetOptions{})
+			return differsFrom(false, n.Spec.Unschedulable, err)
+		}},
+	} {
+		t.Run(tc.action, func(t *testing.T) {
+			b := newTarget(t, tc.action)
+			s := start(t, wide...)
+			args := s.Plan(tc.action, b.calls()[tc.action])
+			arrived, release := hold(s, tc.action)
+			_, answer, err := s.Send("tools/call", map[string]any{"name": tc.action, "arguments": args})
+			if err != nil {
+				t.Fatal(err)
+			}
+			<-arrived
+			tc.move(t, b)
+			release()
+			got, err := stdio.Parse(<-answer)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if o := harness.Into[execution](t, got).Outcome; o != plan.Failed {
+				t.Errorf("outcome %q, want FAILED: %s", o, got.Text)
+			}
+			if wrong := tc.want(t, b); wrong != "" {
+				t.Error(wrong)
+			}
+			if w := s.Proxy.Writes(); len(w) != 1 {
+				t.Errorf("%d writes, want the one that was refused: %+v", len(w), w)
+			}
+		})
+	}
+}
+
+func differsFrom[T comparable](want, got T, err error) string {
+	if err != nil || got != want {
+		return fmt.Sprintf("it is %v now, want %v (%v)", got, want, err)
+	}
+	return ""
 }

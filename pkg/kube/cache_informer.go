@@ -63,7 +63,7 @@ func (c *Cache) start(s source) *informer {
 			w, err := calls.watch(ctx, o)
 			switch {
 			case err == nil:
-				return c.tap(i, w, !state), nil
+				return c.tap(ctx, i, w, !state), nil
 			case state:
 				return nil, opaque{err}
 			}
@@ -170,7 +170,7 @@ func (i *informer) last() (heard time.Time, seen string) {
 
 // tap passes a watch on and hears its events and bookmarks, once the watch is past the
 // state that it begins with.
-func (c *Cache) tap(i *informer, w watch.Interface, past bool) watch.Interface {
+func (c *Cache) tap(ctx context.Context, i *informer, w watch.Interface, past bool) watch.Interface {
 	t := &tapped{Interface: w, events: make(chan watch.Event), stopped: make(chan struct{})}
 	if past {
 		i.open.Add(1)
@@ -191,6 +191,8 @@ func (c *Cache) tap(i *informer, w watch.Interface, past bool) watch.Interface {
 			case t.events <- e:
 				continue
 			case <-t.stopped:
+			case <-ctx.Done(): // a reflector that ends does not stop every watch that it has begun
+				w.Stop()
 			}
 			break
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/test/harness"
 	"github.com/kubewrite/kube-write-mcp/test/lab"
+	"github.com/kubewrite/kube-write-mcp/test/stdio"
 )
 
 // once checks that a target had exactly one effect, as the watch and the wire have it. A
@@ -443,5 +444,44 @@ func TestUnknownForAll(t *testing.T) {
 	}
 	if got := outcomes(harness.Events(t, s.State)); len(got) != 11 {
 		t.Errorf("%d outcomes of 11 calls: %q", len(got), got)
+	}
+}
+
+// TestSeesAnothersEffect: a server whose second look at the target shows the effect of
+// another one that shares its journal answers with that one's result: it is no drift.
+func TestSeesAnothersEffect(t *testing.T) {
+	ns := cp.Namespace(t)
+	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
+	harness.Converge(t, cp, ns)
+	state := t.TempDir() + "/state"
+	a := harness.Start(t, cp, harness.Options{State: state, Args: wide})
+	b := harness.Start(t, cp, harness.Options{State: state, Args: wide})
+	args := a.Plan("scale", of(ns, "deployment", "web").With("replicas", 3))
+	arrived, gate := make(chan struct{}), make(chan struct{})
+	var held atomic.Bool
+	b.Proxy.Before(func(r *harness.Request, _ http.ResponseWriter) bool {
+		if r.Method == http.MethodGet && strings.HasSuffix(r.Path, "/deployments/web") && !held.Swap(true) {
+			close(arrived)
+			<-gate
+		}
+		return true
+	})
+	_, answer, err := b.Send("tools/call", map[string]any{"name": "scale", "arguments": args})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-arrived
+	first := a.Must("scale", args)
+	close(gate)
+	second, err := stdio.Parse(<-answer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameResult(t, []stdio.Tool{first, second}, plan.Executed)
+	if w := b.Proxy.Writes(); len(w) != 0 {
+		t.Errorf("the second server wrote %+v", w)
+	}
+	if diff := gocmp.Diff([]string{"plan", "execute", "replayed"}, outcomes(harness.Events(t, state))); diff != "" {
+		t.Errorf("journal (-want +got):\n%s", diff)
 	}
 }

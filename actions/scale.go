@@ -63,7 +63,7 @@ func planScale(ctx context.Context, s *action.Session, a ScaleArgs) error {
 	if err := s.Scale(w.Observed, a.Replicas); err != nil {
 		return err
 	}
-	if _, ok := w.Deployment(); ok {
+	if w.Argument == "deployment" {
 		return s.Note(w.Observed)
 	}
 	return nil

@@ -254,7 +254,7 @@ func (s *Session) Note(o Observed) error {
 func ownedByUs(o metav1.Object) bool {
 	for _, m := range o.GetManagedFields() {
 		if strings.HasPrefix(m.Manager, "kube-write-mcp:") && m.FieldsV1 != nil &&
-			strings.Contains(string(m.FieldsV1.Raw), `"f:`+ChangeCause+`"`) {
+			strings.Contains(m.FieldsV1.GetRawString(), `"f:`+ChangeCause+`"`) {
 			return true
 		}
 	}

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -75,7 +73,6 @@ type Workload struct {
 	Argument string // its kind as the tools name it: deployment
 	Replicas int32  // spec.replicas; 1 where unset, 0 for a DaemonSet
 	Paused   bool
-	Template *corev1.PodTemplateSpec
 }
 
 // FullName is namespace/name.
@@ -93,25 +90,25 @@ func get(ctx context.Context, s *Session, namespace string, of []named) (Workloa
 			if err != nil {
 				return Workload{}, err
 			}
-			return Workload{d, n.argument, replicas(d.Spec.Replicas), d.Spec.Paused, &d.Spec.Template}, nil
+			return Workload{d, n.argument, replicas(d.Spec.Replicas), d.Spec.Paused}, nil
 		case "statefulset":
 			d, err := apps.StatefulSets(namespace).Get(ctx, n.name, o)
 			if err != nil {
 				return Workload{}, err
 			}
-			return Workload{d, n.argument, replicas(d.Spec.Replicas), false, &d.Spec.Template}, nil
+			return Workload{d, n.argument, replicas(d.Spec.Replicas), false}, nil
 		case "daemonset":
 			d, err := apps.DaemonSets(namespace).Get(ctx, n.name, o)
 			if err != nil {
 				return Workload{}, err
 			}
-			return Workload{d, n.argument, 0, false, &d.Spec.Template}, nil
+			return Workload{d, n.argument, 0, false}, nil
 		case "replicaset":
 			d, err := apps.ReplicaSets(namespace).Get(ctx, n.name, o)
 			if err != nil {
 				return Workload{}, err
 			}
-			return Workload{d, n.argument, replicas(d.Spec.Replicas), false, &d.Spec.Template}, nil
+			return Workload{d, n.argument, replicas(d.Spec.Replicas), false}, nil
 		}
 	}
 	return Workload{}, fmt.Errorf("no workload is named")
@@ -122,12 +119,6 @@ func replicas(n *int32) int32 {
 		return 1
 	}
 	return *n
-}
-
-// Deployment gives the live Deployment, where it is one.
-func (w Workload) Deployment() (*appsv1.Deployment, bool) {
-	d, ok := w.Observed.(*appsv1.Deployment)
-	return d, ok
 }
 
 // Controller names what controls an object, or "": Deployment/web.

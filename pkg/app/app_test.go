@@ -57,6 +57,7 @@ func TestRefusesToStart(t *testing.T) {
 		{"several contexts", []string{"--allow-write"}, []string{"--context", "no phrase, one, two"}},
 		{"unknown context", []string{"--context", "three"}, []string{`"three"`, "one, two"}},
 		{"a name that cannot stand in a phrase", []string{"--context", "no phrase"}, []string{"--cluster-name"}},
+		{"a cluster name that cannot stand in a phrase", []string{"--context", "one", "--cluster-name", "my cluster"}, []string{`"my cluster"`, "--cluster-name"}},
 		{"exec credentials", []string{"--exec-credentials", "maybe"}, []string{"allow or deny", `"maybe"`}},
 		{"unknown key", []string{"--policy", write(t, "p", "max_replica: 3\n")}, []string{"max_replica"}},
 		{"key with a dash", []string{"--policy", write(t, "p", "max-replicas: 3\n")}, []string{"max-replicas"}},

@@ -146,6 +146,9 @@ func (o *options) cluster() (cluster, error) {
 		return cluster{}, fmt.Errorf("kubeconfig: %w", err)
 	}
 	label := o.clusterName
+	if label != "" && !plan.ValidLabel(label) {
+		return cluster{}, badLabel(label)
+	}
 	if len(raw.Contexts) == 0 && o.kubeconfig == "" {
 		cfg, err := rest.InClusterConfig()
 		if errors.Is(err, rest.ErrNotInCluster) {
@@ -168,7 +171,7 @@ func (o *options) cluster() (cluster, error) {
 		label = name
 	}
 	if !plan.ValidLabel(label) {
-		return cluster{}, fmt.Errorf("the name %q cannot stand in a phrase: give one of letters, digits and ._:/@- with --cluster-name", label)
+		return cluster{}, badLabel(label)
 	}
 	cfg, err := clientcmd.NewNonInteractiveClientConfig(*raw, name, &clientcmd.ConfigOverrides{}, rules).ClientConfig()
 	if err != nil {
@@ -181,6 +184,10 @@ func (o *options) cluster() (cluster, error) {
 		cfg.ExecProvider.PluginPolicy = clientcmdapi.PluginPolicy{PolicyType: clientcmdapi.PluginPolicyDenyAll}
 	}
 	return cluster{config: cfg, label: label}, nil
+}
+
+func badLabel(label string) error {
+	return fmt.Errorf("the name %q cannot stand in a phrase: give one of at most 80 letters, digits and ._:/@- with --cluster-name", label)
 }
 
 func contexts(raw *clientcmdapi.Config) (names []string) {

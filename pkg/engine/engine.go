@@ -134,7 +134,11 @@ func about(l *journal.Line, p *plan.Plan) *journal.Line {
 // refuse puts a refusal on record and gives it back. A fault that is no refusal becomes
 // one: the caller must always learn that nothing was sent.
 func (e *Engine) refuse(c Call, p *plan.Plan, err error) *refusal.Refusal {
-	r := e.repeats.mark(c, kube.Refuse(err))
+	r := kube.Refuse(err)
+	if r.Code == refusal.AuditUnavailable {
+		return r // its words say what may have been sent; a line would fail as well
+	}
+	r = e.repeats.mark(c, r)
 	l := e.line(c, r.Event())
 	l.Code, l.Output, l.Untrusted = string(r.Code), r.Error(), r.Untrusted
 	if p != nil {
@@ -158,6 +162,15 @@ func unavailable(err error) *refusal.Refusal {
 		return r
 	}
 	return refusal.New(refusal.AuditUnavailable, "ask the operator to look at the journal", "the journal cannot be written, nothing was sent: %v", err)
+}
+
+// unrecorded is the refusal for an outcome that cannot be put on record: the request
+// went out before.
+func unrecorded(err error) *refusal.Refusal {
+	r := refusal.New(refusal.AuditUnavailable, "look at the object, have the operator look at the journal, and call again with the same phrase: nothing is sent twice",
+		"the change may have been applied, but its outcome cannot be put on record: %v", err)
+	r.Retryable = true
+	return r
 }
 
 // capacity is what the ten-minute memory keeps of the owners that a plan puts at risk.
@@ -203,6 +216,14 @@ func (e *Engine) gates(ctx context.Context, a *action.Action, args action.Args) 
 		return limits, r
 	}
 	return limits, nil
+}
+
+// withinPlanRate refuses the plan that is one too many, or the guess at a phrase.
+func (e *Engine) withinPlanRate(l *journal.Ledger) error {
+	if r := e.planRate(l); r != nil {
+		return r
+	}
+	return nil
 }
 
 // planRate refuses the plan that is one too many. Calls that were refused before the

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -37,11 +38,14 @@ type Execution struct {
 func (e *Engine) Execute(ctx context.Context, c Call) (*Execution, error) {
 	began := e.now()
 	d, err := c.Action.Decode(e.ExecuteSchema(c.Action), c.Raw)
-	if err != nil {
-		return nil, e.refuse(c, nil, err)
+	var p *plan.Plan
+	if err == nil {
+		p, err = e.confirmed(d.Confirm) // 1
 	}
-	p, err := e.confirmed(d.Confirm) // 1
-	if err != nil {
+	if err != nil { // guesses count as plans, and over their rate nothing is said about them
+		if over := e.j.View(e.withinPlanRate); over != nil {
+			err = over
+		}
 		return nil, e.refuse(c, nil, err)
 	}
 	if p.Action != c.Action.Name || !bytes.Equal(d.Canonical, p.Args) { // 2
@@ -53,20 +57,21 @@ func (e *Engine) Execute(ctx context.Context, c Call) (*Execution, error) {
 		if mine {
 			e.work.Go(func() {
 				run := &execution{Engine: e, call: c, args: d.Args, reason: d.Reason, p: p, flight: f}
+				defer e.flights.leave(p.ID, f)
+				defer run.recover()
 				if f.answer, f.err = run.run(ctx); f.err == nil && f.answer.Outcome == plan.Executed {
 					f.verdict = e.verify(ctx, c, p)
 				}
-				e.flights.leave(p.ID, f)
 			})
 		}
 		select {
 		case <-f.done:
 		case <-time.After(e.cfg.VerifyWait - e.now().Sub(began)):
-			return e.inProgress(c, p, f.steps())
+			return e.inProgress(c, p, itGoesOn, f.steps())
 		case <-ctx.Done():
 		}
 		if ctx.Err() != nil { // the client is not there to read it; what was begun goes on
-			return e.inProgress(c, p, f.steps())
+			return e.inProgress(c, p, itGoesOn, f.steps())
 		}
 		switch {
 		case errors.Is(f.err, errDone), !mine && f.err == nil && f.answer.Result != nil:
@@ -76,7 +81,7 @@ func (e *Engine) Execute(ctx context.Context, c Call) (*Execution, error) {
 		case errors.Is(f.err, errAbandoned):
 			continue // another caller's, which went away before anything was claimed
 		case errors.Is(f.err, errBusy):
-			return e.inProgress(c, p, nil)
+			return e.inProgress(c, p, itIsElsewhere, nil)
 		case errors.Is(f.err, errUnknown):
 			return e.unknown(c, p)
 		case f.err != nil:
@@ -165,6 +170,19 @@ type execution struct {
 	began   time.Time
 	pending []*journal.Line // outcome lines that go to disk with the next intent
 	results map[int]*plan.StepResult
+}
+
+// recover turns a panic into an answer: the process has other writes in flight.
+func (x *execution) recover() {
+	p := recover()
+	if p == nil {
+		return
+	}
+	x.cfg.Log.Error("panic", "plan", x.p.ID, "panic", p, "stack", string(debug.Stack()))
+	x.flight.answer, x.flight.err = nil, errors.New("internal fault")
+	if x.claimed() {
+		x.flight.err = errUnknown
+	}
 }
 
 func (x *execution) run(ctx context.Context) (*Execution, error) {
@@ -345,15 +363,18 @@ func (e *Engine) recorded(p *plan.Plan) (*Execution, error) {
 	return x, err
 }
 
-func (e *Engine) inProgress(c Call, p *plan.Plan, done []plan.StepResult) (*Execution, error) {
+func (e *Engine) inProgress(c Call, p *plan.Plan, detail string, done []plan.StepResult) (*Execution, error) {
 	if err := e.append(about(e.line(c, journal.EventInProgress), p)); err != nil {
 		return nil, unavailable(err)
 	}
-	return &Execution{
-		Plan: p, Outcome: plan.InProgress, Steps: done,
-		Detail: "it goes on; call again with the same phrase for the rest, nothing is sent twice",
-	}, nil
+	return &Execution{Plan: p, Outcome: plan.InProgress, Steps: done, Detail: detail}, nil
 }
+
+// What a call is told that gives no result yet.
+const (
+	itGoesOn      = "it goes on; call again with the same phrase for the rest, nothing is sent twice"
+	itIsElsewhere = "another process has begun it; call again with the same phrase, nothing is sent twice. If that process has died, look at the object"
+)
 
 func (e *Engine) unknown(c Call, p *plan.Plan) (*Execution, error) {
 	if err := e.append(about(e.line(c, journal.EventInProgress), p)); err != nil {

@@ -38,13 +38,7 @@ func (e *Engine) Plan(ctx context.Context, c Call) (*Planned, error) {
 }
 
 func (e *Engine) plan(ctx context.Context, c Call) (*Planned, *plan.Plan, error) {
-	budget := func(l *journal.Ledger) error {
-		if r := e.planRate(l); r != nil {
-			return r
-		}
-		return nil
-	}
-	if err := e.j.View(budget); err != nil {
+	if err := e.j.View(e.withinPlanRate); err != nil {
 		return nil, nil, unavailable(err)
 	}
 	d, err := c.Action.Decode(e.PlanSchema(c.Action), c.Raw)
@@ -83,7 +77,7 @@ func (e *Engine) plan(ctx context.Context, c Call) (*Planned, *plan.Plan, error)
 		if l.Plan(p.ID).Planned {
 			return nil, fmt.Errorf("plan id %s is taken", p.ID)
 		}
-		return []*journal.Line{line}, budget(l)
+		return []*journal.Line{line}, e.withinPlanRate(l)
 	})
 	if err != nil {
 		return nil, p, unavailable(err)
@@ -113,10 +107,21 @@ func (e *Engine) planGates(got *passed) error {
 			reasons = append(reasons, person)
 		}
 	}
-	if r := refusal.Join(no, limits.NeedsPerson(reasons)); r != nil {
+	if r := refusal.Join(no, e.needsPerson(got.steps(), reasons)); r != nil {
 		return r
 	}
 	return nil
+}
+
+// needsPerson goes by the strictest of the namespaces that the Steps reach into.
+func (e *Engine) needsPerson(steps []plan.Step, reasons []string) (strictest *refusal.Refusal) {
+	for _, s := range steps {
+		r := e.cfg.Policy.For(s.Target.Namespace).NeedsPerson(reasons)
+		if r != nil && (strictest == nil || r.Code == refusal.BlastLimit) {
+			strictest = r
+		}
+	}
+	return strictest
 }
 
 // passed is what one planning pass came to.

@@ -86,7 +86,7 @@ func (x *execution) execute(ctx context.Context, got *passed, d drifted) (*Execu
 			return nil, err // nothing was sent
 		case err != nil:
 			x.settle(w, plan.StepResult{Outcome: stepNotSent, Detail: "the journal cannot be written"})
-			return nil, unavailable(fmt.Errorf("an earlier step may have been applied, call again: %w", err))
+			return nil, unrecorded(err)
 		case r.Outcome == stepUnknown:
 			x.settle(w, r)
 			return x.leaveUnknown(r)
@@ -259,7 +259,7 @@ func (x *execution) leaveUnknown(r plan.StepResult) (*Execution, error) {
 	l := about(x.line(x.call, journal.EventUnknown), x.p)
 	l.Claim, l.AuditID, l.Output, l.Untrusted, l.Reason = x.claim, r.AuditID, r.Detail, r.Untrusted, x.reason
 	if err := x.append(append(x.pending, l)...); err != nil {
-		return nil, unavailable(fmt.Errorf("the change may have been applied, call again: %w", err))
+		return nil, unrecorded(err)
 	}
 	return &Execution{Plan: x.p, Outcome: plan.Unknown, Steps: x.flight.steps(), Detail: unknownDetail}, nil
 }
@@ -305,7 +305,7 @@ func (x *execution) conclude(ctx context.Context, got *passed, d drifted, outcom
 	}
 	l.AuditID = auditIDs[0]
 	if err := x.append(append(x.pending, l)...); err != nil {
-		return nil, unavailable(fmt.Errorf("the change may have been applied, call again: %w", err))
+		return nil, unrecorded(err)
 	}
 	return x.recorded(p)
 }

@@ -76,8 +76,6 @@ type Line struct {
 	Prev string `json:"prev"` // SHA-256 of the line before, without its newline, hex; "" in the first
 	KID  string `json:"kid"`  // whose audit key the mac is made with
 	MAC  string `json:"mac"`  // HMAC-SHA256, hex
-
-	offset int64 // in the file
 }
 
 // Principal is who called: over stdio the operating system's user, over HTTP the

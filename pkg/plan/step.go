@@ -66,7 +66,6 @@ type Step struct {
 	OnBudget OnBudget `json:"on_budget,omitempty"`
 	Deadline int64    `json:"deadline,omitempty"` // seconds from the start of the execution, for a Step that waits
 	Optional bool     `json:"optional,omitempty"` // its failure changes no verdict; never sent after an unknown outcome
-	Note     string   `json:"note,omitempty"`     // beside a pod: what is lost with it
 }
 
 // Slots are the four declared values that fill a Step for one request.

@@ -150,8 +150,8 @@ func TestCanonical(t *testing.T) {
 			`{"op":"ensure","path":"/metadata/annotations"},{"op":"add","path":"/metadata/annotations/kubernetes.io~1change-cause","from":"reason"},` +
 			`{"op":"remove","path":"/spec/paused"}]}`},
 		"eviction": {
-			Step{Verb: Evict, Target: Target{Resource: "pods", Namespace: "a", Name: "b", UID: "c"}, OnBudget: Wait, Deadline: 300, Optional: true, Note: "n", Grace: ptr.To[int64](5)},
-			`{"verb":"evict","target":{"resource":"pods","namespace":"a","name":"b","uid":"c"},"grace":5,"on_budget":"wait","deadline":300,"optional":true,"note":"n"}`,
+			Step{Verb: Evict, Target: Target{Resource: "pods", Namespace: "a", Name: "b", UID: "c"}, OnBudget: Wait, Deadline: 300, Optional: true, Grace: ptr.To[int64](5)},
+			`{"verb":"evict","target":{"resource":"pods","namespace":"a","name":"b","uid":"c"},"grace":5,"on_budget":"wait","deadline":300,"optional":true}`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -189,7 +189,6 @@ func TestEqual(t *testing.T) {
 		"budget":     func(s *Step) { s.OnBudget = Wait },
 		"deadline":   func(s *Step) { s.Deadline = 1 },
 		"optional":   func(s *Step) { s.Optional = true },
-		"note":       func(s *Step) { s.Note = "emptyDir" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := restart(), restart()

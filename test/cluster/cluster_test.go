@@ -4,7 +4,6 @@ package cluster
 
 import (
 	"context"
-	"fmt"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -206,13 +205,6 @@ func uids(all []corev1.Pod) map[string]bool {
 	out := map[string]bool{}
 	for _, p := range all {
 		out[string(p.UID)] = true
-	}
-	return out
-}
-
-func ordinals(name string, n int) (out []string) {
-	for i := range n {
-		out = append(out, fmt.Sprintf("%s-%d", name, i))
 	}
 	return out
 }

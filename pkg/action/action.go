@@ -109,11 +109,10 @@ func New[A Args](spec Spec, planner func(context.Context, *Session, A) error) *A
 	case len(spec.Needs) == 0:
 		fail("needs are mandatory")
 	}
-	schema, err := jsonschema.For[A](nil)
+	schema, err := SchemaOf[A]()
 	if err != nil {
 		fail("%v", err)
 	}
-	restrict(schema)
 	if spec.Schema != nil {
 		spec.Schema(schema)
 	}
@@ -129,13 +128,21 @@ func New[A Args](spec Spec, planner func(context.Context, *Session, A) error) *A
 		Spec:   spec,
 		schema: schema,
 		decode: func(schema *jsonschema.Schema, raw json.RawMessage) (Decoded, error) {
-			var a A
-			d, err := decode(schema, raw, &a)
+			a, d, err := Decode[A](schema, raw)
 			d.Args = a
 			return d, err
 		},
 		plan: func(ctx context.Context, s *Session, a Args) error { return planner(ctx, s, a.(A)) },
 	}
+}
+
+// SchemaOf derives the input schema of an argument type, as strict as Decode is.
+func SchemaOf[A any]() (*jsonschema.Schema, error) {
+	s, err := jsonschema.For[A](nil)
+	if err == nil {
+		restrict(s)
+	}
+	return s, err
 }
 
 // Schema is the input schema of the plan tool, a copy that the caller may change.

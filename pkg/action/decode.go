@@ -27,6 +27,7 @@ var names = func() map[string]func(string) []string {
 		out[k.Argument] = validation.IsDNS1123Subdomain
 	}
 	out["expected_version"] = version
+	out["plan"] = planID
 	out["reason"] = printableText
 	return out
 }()
@@ -37,6 +38,13 @@ var versionRE = regexp.MustCompile(`^v[0-9a-f]{10}$`)
 func version(s string) []string {
 	if !versionRE.MatchString(s) {
 		return []string{"a version is v and 10 hexadecimal digits, as a read or a plan prints it"}
+	}
+	return nil
+}
+
+func planID(s string) []string {
+	if !plan.ValidID(s) {
+		return []string{"the id of a plan is 10 characters of a-z and 2-7"}
 	}
 	return nil
 }
@@ -93,9 +101,16 @@ func unenforced(p *jsonschema.Schema) string {
 	return ""
 }
 
-// decode is strict and names every fault at once: unknown, duplicate, missing, mistyped
-// and out of range. Types say what is allowed, 3.0 is 3, null for an optional argument
-// is its absence. The typed value, encoded again, is the canonical form.
+// Decode gives the arguments of a tool by its schema, or a refusal.
+//
+// It is strict and names every fault at once: unknown, duplicate, missing, mistyped and
+// out of range. Types say what is allowed, 3.0 is 3, null for an optional argument is its
+// absence. The typed value, encoded again, is the canonical form.
+func Decode[A any](schema *jsonschema.Schema, raw json.RawMessage) (a A, d Decoded, err error) {
+	d, err = decode(schema, raw, &a)
+	return a, d, err
+}
+
 func decode(schema *jsonschema.Schema, raw json.RawMessage, into any) (d Decoded, err error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		raw = json.RawMessage("{}")

@@ -64,6 +64,9 @@ func TestRefusesToStart(t *testing.T) {
 		{"duplicate key", []string{"--policy", write(t, "p", "max_replicas: 3\nmax_replicas: 4\n")}, []string{"max_replicas"}},
 		{"a flag only", []string{"--policy", write(t, "p", "allow_write: true\n")}, []string{"allow_write is a flag only"}},
 		{"unknown key of a namespace", []string{"--policy", write(t, "p", "namespaces: {prod: {max_replica: 3}}\n")}, []string{"max_replica"}},
+		{"two that contradict each other", []string{"--context", "one", "--read-only", "--allow-write"}, []string{"read-only and allow-write"}},
+		{"a note without a namespace", []string{"--policy", write(t, "p", "downstream: [{note: x}]\n")}, []string{"downstream[0]"}},
+		{"a note of two lines", []string{"--policy", write(t, "p", "downstream: [{namespace: a, note: \"x\\ny\"}]\n")}, []string{"downstream[0]"}},
 		{"several faults at once", []string{"--ttl", "2h", "--irreversible", "maybe", "--actions", "scael", "--max-blast-percent", "101"},
 			[]string{"60m", `"maybe"`, `"scael"`, "101"}},
 		{"a selector that is none", []string{"--allow-node-selector", "a in"}, []string{"allow-node-selector"}},
@@ -97,6 +100,8 @@ change_cause_on_scale: false
 gate_single_pod: true
 namespaces:
   prod: {max_blast_percent: 25, require_expected_version: true, ttl: 30s}
+downstream:
+- {namespace: prod, name: web, note: the shop retries}
 `)
 	if err := f.Parse([]string{"--policy", policy, "--max-replicas", "30"}); err != nil {
 		t.Fatal(err)
@@ -108,6 +113,9 @@ namespaces:
 	want := gate.Limits{MaxReplicas: 30, MaxBlastPercent: 25, WritesPerMinute: 6, PlansPerMinute: 60, TTL: 30 * time.Second, Irreversible: gate.Refuse, GateSinglePod: true, RequireExpectedVersion: true}
 	if diff := cmp.Diff(want, p.For("prod")); diff != "" {
 		t.Errorf("limits of prod (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]gate.Downstream{{Namespace: "prod", Name: "web", Note: "the shop retries"}}, p.Downstream); diff != "" {
+		t.Errorf("downstream (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"n1", "n2"}, p.AllowNodes); diff != "" || p.ChangeCauseOnScale {
 		t.Errorf("nodes (-want +got):\n%s\nchange_cause_on_scale %t, want false", diff, p.ChangeCauseOnScale)

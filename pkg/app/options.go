@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/kubewrite/kube-write-mcp/pkg/action"
 	"github.com/kubewrite/kube-write-mcp/pkg/gate"
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 )
 
 // options are the flags of every command. Those with a policy name may stand in the
@@ -26,8 +28,8 @@ type options struct {
 	stdin     io.Reader
 	listTools bool
 
-	allowWrite bool
-	policyFile string
+	allowWrite, readOnly bool
+	policyFile           string
 
 	kubeconfig, context, clusterName string
 	execCredentials                  string
@@ -48,6 +50,7 @@ const inPolicy = "policy"
 
 func (o *options) addFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.allowWrite, "allow-write", false, "offer the write tools; without it they do not exist")
+	f.BoolVar(&o.readOnly, "read-only", false, "offer the read tools alone: nothing can be planned either")
 	f.StringVar(&o.policyFile, "policy", "", "policy `file` (YAML); a flag wins over it")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file`; else $KUBECONFIG, ~/.kube/config, or the pod's account")
 	f.StringVar(&o.context, "context", "", "kubeconfig context; must be named with --allow-write where there are several")
@@ -82,6 +85,14 @@ type policyOnly struct {
 	GateSinglePod      bool                        `json:"gate_single_pod"`
 	ChangeCauseOnScale *bool                       `json:"change_cause_on_scale"`
 	Namespaces         map[string]namespacedLimits `json:"namespaces"`
+	Downstream         []downstream                `json:"downstream"`
+}
+
+// downstream is a note that plans show.
+type downstream struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Note      string `json:"note"`
 }
 
 // namespacedLimits tighten the limits of one namespace.
@@ -110,6 +121,9 @@ func (o *options) policy(f *pflag.FlagSet) (gate.Policy, error) {
 	}
 	var faults []error
 	wrong := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if o.readOnly && o.allowWrite {
+		wrong("read-only and allow-write contradict each other: give one of them")
+	}
 	if o.nodeSelector != "" {
 		if p.AllowNodeSelector, err = labels.Parse(o.nodeSelector); err != nil {
 			wrong("allow-node-selector: %w", err)
@@ -122,6 +136,12 @@ func (o *options) policy(f *pflag.FlagSet) (gate.Policy, error) {
 		}
 		if n.Irreversible != "" && !validPerson(n.Irreversible) {
 			wrong("namespaces.%s.irreversible must be human, refuse or allow, not %q", name, n.Irreversible)
+		}
+	}
+	for i, d := range only.Downstream {
+		p.Downstream = append(p.Downstream, gate.Downstream(d))
+		if d.Namespace == "" || d.Note == "" || plan.Untrusted(d.Note) != d.Note || utf8.RuneCountInString(d.Note) > gate.MaxNote {
+			wrong("downstream[%d] must have a namespace and a note of at most %d printable characters on one line", i, gate.MaxNote)
 		}
 	}
 	known := map[string]bool{}

@@ -72,7 +72,7 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 		Policy: policy, Label: cluster.label, Principal: journal.Principal{Kind: "os", Name: plan.Untrusted(who.Username)}, Inst: inst,
 		VerifyWait: o.verifyWait, VerifyTimeout: o.verifyTimeout, Log: log,
 	}, clients, j, keys, time.Now, rand.Reader)
-	s, err := server.New(e, o.actions, server.Options{Version: version(), AllowWrite: o.allowWrite, Log: log})
+	s, err := server.New(e, o.actions, server.Options{Version: version(), AllowWrite: o.allowWrite, ReadOnly: o.readOnly, Log: log})
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func (o *options) tools(cmd *cobra.Command, _ []string) error {
 		return err
 	}
 	e := engine.New(engine.Config{Policy: policy}, nil, nil, nil, time.Now, nil)
-	all, err := server.Tools(e, o.actions, server.Options{Version: version(), AllowWrite: o.allowWrite})
+	all, err := server.Tools(e, o.actions, server.Options{Version: version(), AllowWrite: o.allowWrite, ReadOnly: o.readOnly})
 	if err != nil {
 		return err
 	}

@@ -57,7 +57,7 @@ type Engine struct {
 
 // New makes an Engine; it sends nothing.
 func New(cfg Config, k *kube.Clients, j *journal.Journal, keys *journal.Keyring, now func() time.Time, random io.Reader) *Engine {
-	e := &Engine{cfg: cfg, k: k, j: j, keys: keys, now: now, random: random}
+	e := &Engine{cfg: cfg, k: k, j: j, keys: keys, now: (&clock{wall: now}).now, random: random}
 	e.stop, e.stopped = context.WithCancel(context.Background())
 	return e
 }

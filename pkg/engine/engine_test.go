@@ -1,11 +1,16 @@
 package engine
 
 import (
+	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"log/slog"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/gate"
+	"github.com/kubewrite/kube-write-mcp/pkg/journal"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
 )
@@ -63,5 +68,45 @@ func TestRecover(t *testing.T) {
 				t.Errorf("error %v, answer %v; want unknown %t and no answer", x.flight.err, x.flight.answer, tc.wantUnknown)
 			}
 		})
+	}
+}
+
+// TestKeyUnknown: a phrase whose key this server does not have is refused by name, and
+// so is, without a word about it, the phrase of another principal.
+func TestKeyUnknown(t *testing.T) {
+	ring := func(dir string) *journal.Keyring {
+		keys, err := journal.LoadKeys(filepath.Join(dir, "keys.json"), time.Now, rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return keys
+	}
+	state := filepath.Join(t.TempDir(), "state")
+	theirs, ours := ring(state), ring(filepath.Join(t.TempDir(), "state"))
+	j, err := journal.Open(journal.Options{Dir: state, Keys: theirs, Inst: "aaaa"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := New(Config{Principal: journal.Principal{Kind: "os", Name: "alice"}}, nil, j, ours, time.Now, rand.Reader)
+	p := &plan.Plan{ID: "mf3q7x2ad5", Action: "scale", Args: json.RawMessage("{}"), Principal: "os:alice", KeyID: theirs.Current(), Sentence: "scale deployment default/web from 2 to 3 on kind-lab"}
+	key, err := theirs.Derive(p.KeyID, "confirm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	phrase := p.Sign(key)
+	if err := e.append(&journal.Line{Event: journal.EventPlan, Plan: p.ID, Record: p}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.confirmed(phrase); !refusal.Is(err, refusal.KeyUnknown) {
+		t.Errorf("with another key ring: %v", err)
+	}
+	e.keys = theirs
+	e.cfg.Principal.Name = "mallory"
+	if _, err := e.confirmed(phrase); !refusal.Is(err, refusal.UnknownPhrase) {
+		t.Errorf("of another principal: %v", err)
+	}
+	e.cfg.Principal.Name = "alice"
+	if got, err := e.confirmed(phrase); err != nil || got.ID != p.ID {
+		t.Errorf("with its own key ring: %v", err)
 	}
 }

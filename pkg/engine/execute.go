@@ -27,6 +27,8 @@ type Execution struct {
 	Current  *plan.Verification // the last verdict on record
 	Detail   string             // of an outcome that is no result
 	Steps    []plan.StepResult  // what is done so far, of an outcome that is no result
+
+	NotOnRecord bool // a read that the journal could not take
 }
 
 // Execute does what a plan described, at most once. The same confirm gives the same first
@@ -236,12 +238,12 @@ func (x *execution) again(ctx context.Context, limits gate.Limits) (*passed, dri
 type drifted struct {
 	send              []int // indexes into the plan's Steps
 	skipped, leftOver []string
-	stale             []string
+	stale, notes      []string
 }
 
 // drift compares the plan with the plan as it would be made now. A Step that comes out
-// equal is good; one that differs makes the plan stale; one no longer needed is skipped;
-// one that was not planned is never sent.
+// equal is good; one that differs makes the plan stale, unless it is Optional; one no
+// longer needed is skipped; one that was not planned is never sent.
 func (x *execution) drift(got *passed) (d drifted) {
 	live := map[string]plan.Step{}
 	for _, s := range got.steps() {
@@ -252,7 +254,8 @@ func (x *execution) drift(got *passed) (d drifted) {
 		now, ok := live[want.Key()]
 		delete(live, want.Key())
 		switch {
-		case !ok && want.Optional:
+		case want.Optional && !(ok && now.Equal(want)):
+			d.notes = append(d.notes, "the reason was not noted on the object: what was planned to be noted over has changed")
 		case !ok:
 			d.skipped = append(d.skipped, want.Key())
 		case !now.Equal(want):

@@ -63,6 +63,7 @@ func (e *Engine) plan(ctx context.Context, c Call) (*Planned, *plan.Plan, error)
 		return nil, p, e.explain(ctx, d.Args, err)
 	}
 	got.describe(p)
+	p.Downstream = e.cfg.Policy.Notes(p.Steps, got.effect.Risks)
 	answer := &Planned{Plan: p, Stays: got.Stays}
 	if p.Empty() {
 		p.Steps, p.Sentence, p.Undo, p.Kubectl = nil, "", plan.Undo{}, nil

@@ -57,7 +57,7 @@ func (x *execution) execute(ctx context.Context, got *passed, d drifted) (*Execu
 	for _, i := range d.send {
 		queue = append(queue, &work{n: i + 1, step: x.p.Steps[i], pause: budgetPause})
 	}
-	outcome, notes := plan.Executed, []string(nil)
+	outcome, notes := plan.Executed, d.notes
 	fail := func() {
 		if outcome == plan.Executed {
 			outcome = plan.Failed

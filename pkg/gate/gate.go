@@ -39,6 +39,34 @@ type Policy struct {
 
 	// Namespaces tightens Limits for single namespaces; it never loosens them.
 	Namespaces map[string]Limits
+
+	Downstream []Downstream
+}
+
+// Downstream is what an operator wants said wherever a plan touches a workload: who
+// depends on it, how long they retry, when they give up.
+type Downstream struct {
+	Namespace string
+	Name      string // of the workload; "" is every one in the namespace
+	Note      string // at most MaxNote characters
+}
+
+// MaxNote is how many characters an operator's note has at most.
+const MaxNote = 200
+
+// Notes are the operator's words about what a plan touches: its targets, and the owners
+// of the pods that it puts at risk.
+func (p Policy) Notes(steps []plan.Step, risks []plan.Risk) (notes []string) {
+	for _, d := range p.Downstream {
+		touches := func(namespace, name string) bool {
+			return namespace == d.Namespace && (d.Name == "" || d.Name == name)
+		}
+		if slices.ContainsFunc(steps, func(s plan.Step) bool { return touches(s.Target.Namespace, s.Target.Name) }) ||
+			slices.ContainsFunc(risks, func(r plan.Risk) bool { return touches(r.Namespace(), r.Name()) }) {
+			notes = append(notes, d.Note)
+		}
+	}
+	return notes
 }
 
 // Limits are the numbers of a Policy. In Policy.Namespaces a zero value means: as for

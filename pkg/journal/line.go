@@ -20,6 +20,7 @@ const (
 	EventInProgress   = "in_progress"
 	EventExecute      = "execute" // before and after: the first result stands in it
 	EventUnknown      = "unknown"
+	EventRead         = "read"
 
 	EventIntent    = "execute_intent" // before each request; the first one is the claim
 	EventStep      = "step"           // the outcome of one request

@@ -42,7 +42,18 @@ type Risk struct {
 
 // Namespace is the owner's namespace, "" where the risk has no owner.
 func (r Risk) Namespace() string {
-	_, rest, _ := strings.Cut(r.Owner, "/")
-	namespace, _, _ := strings.Cut(rest, "/")
+	namespace, _ := r.owner()
 	return namespace
+}
+
+// Name is the owner's name, "" where the risk has no owner.
+func (r Risk) Name() string {
+	_, name := r.owner()
+	return name
+}
+
+func (r Risk) owner() (namespace, name string) {
+	_, rest, _ := strings.Cut(r.Owner, "/")
+	namespace, name, _ = strings.Cut(rest, "/")
+	return namespace, name
 }

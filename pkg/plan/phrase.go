@@ -20,6 +20,7 @@ const maxSentence = MaxPhrase - 4 - 80 - 26
 
 var (
 	base32Lower = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+	idRE        = regexp.MustCompile(`^[a-z2-7]{10}$`)
 	phraseRE    = regexp.MustCompile(`^([ -~]{1,640}) \[([a-z2-7]{10})-([a-z2-7]{12})\]$`)
 	tokenRE     = regexp.MustCompile(`^[A-Za-z0-9._:/@-]{1,320}$`)
 	labelRE     = regexp.MustCompile(`^[A-Za-z0-9._:/@-]{1,80}$`)
@@ -27,6 +28,9 @@ var (
 
 // NewID makes a plan id of 50 bits, 10 characters, from at least 7 random bytes.
 func NewID(random []byte) string { return base32Lower.EncodeToString(random)[:10] }
+
+// ValidID reports whether a text is a plan id as NewID makes it.
+func ValidID(id string) bool { return idRE.MatchString(id) }
 
 // ValidLabel reports whether a cluster label may stand in a phrase.
 func ValidLabel(label string) bool { return labelRE.MatchString(label) }

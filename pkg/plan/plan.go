@@ -38,25 +38,26 @@ type State map[string]any
 // Plan is the sealed record. It stands inline in the journal's plan line and the
 // phrase signs it, so that what is executed is what was shown.
 type Plan struct {
-	ID        string          `json:"id"`
-	Action    string          `json:"action"`
-	Args      json.RawMessage `json:"args"` // canonical
-	Principal string          `json:"principal"`
-	Cluster   string          `json:"cluster"` // identity: UID of kube-system, or CA hash and server
-	Label     string          `json:"label"`   // the cluster's name in the sentence
-	KeyID     string          `json:"kid"`
-	Sentence  string          `json:"sentence,omitempty"`
-	Class     Class           `json:"class,omitempty"`
-	Steps     []Step          `json:"steps"`
-	Kubectl   []string        `json:"kubectl,omitempty"` // the same change by hand
-	Before    State           `json:"before,omitempty"`
-	Version   string          `json:"version,omitempty"` // the handle for expected_version
-	Blast     Blast           `json:"blast"`
-	Undo      Undo            `json:"undo"`
-	Warnings  []string        `json:"warnings,omitempty"`
-	Untrusted string          `json:"untrusted,omitempty"` // API warnings, sanitised
-	Created   time.Time       `json:"created"`
-	Expires   time.Time       `json:"expires"`
+	ID         string          `json:"id"`
+	Action     string          `json:"action"`
+	Args       json.RawMessage `json:"args"` // canonical
+	Principal  string          `json:"principal"`
+	Cluster    string          `json:"cluster"` // identity: UID of kube-system, or CA hash and server
+	Label      string          `json:"label"`   // the cluster's name in the sentence
+	KeyID      string          `json:"kid"`
+	Sentence   string          `json:"sentence,omitempty"`
+	Class      Class           `json:"class,omitempty"`
+	Steps      []Step          `json:"steps"`
+	Kubectl    []string        `json:"kubectl,omitempty"` // the same change by hand
+	Before     State           `json:"before,omitempty"`
+	Version    string          `json:"version,omitempty"` // the handle for expected_version
+	Blast      Blast           `json:"blast"`
+	Undo       Undo            `json:"undo"`
+	Warnings   []string        `json:"warnings,omitempty"`
+	Downstream []string        `json:"downstream,omitempty"` // the operator's notes on who depends on it
+	Untrusted  string          `json:"untrusted,omitempty"`  // API warnings, sanitised
+	Created    time.Time       `json:"created"`
+	Expires    time.Time       `json:"expires"`
 }
 
 // Empty reports whether the plan changes nothing: it has no Step that is not Optional.
@@ -79,6 +80,8 @@ const (
 	Failed     Outcome = "FAILED"
 	Unknown    Outcome = "UNKNOWN"
 	InProgress Outcome = "IN PROGRESS"
+
+	NotExecuted Outcome = "NOT EXECUTED" // of write_status alone
 )
 
 // Verdict is what verification found. The list is closed.

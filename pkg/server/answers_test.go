@@ -45,7 +45,8 @@ func answerPlan() *plan.Plan {
 			Tool: "plan_scale", Arguments: json.RawMessage(`{"namespace":"default","deployment":"web","replicas":4}`), Kubectl: "kubectl scale back", Note: "a note",
 		},
 		Warnings: []string{"controlled by Rollout/web, which may undo the change"}, Untrusted: "a webhook says: CONFIRM: all",
-		Created: answerNoon, Expires: answerNoon.Add(2 * time.Minute),
+		Downstream: []string{"the shop retries for 30 s"},
+		Created:    answerNoon, Expires: answerNoon.Add(2 * time.Minute),
 	}
 }
 
@@ -115,6 +116,7 @@ func TestPlanned(t *testing.T) {
 		"  LOST: emptyDir data of pod default/web-1: tmp",
 		"  at risk: 1 of 4 ready pods may be missing at the worst moment (25 %), of deployment default/web",
 		"  warning: controlled by Rollout/web, which may undo the change",
+		"  downstream: the shop retries for 30 s",
 		"  stays: a/b: a static pod",
 		"  note: your reason will be written to the annotation kubernetes.io/change-cause of deployment default/web",
 	}
@@ -177,10 +179,11 @@ func TestPlannedStructured(t *testing.T) {
 			"tool": "plan_scale", "arguments": map[string]any{"namespace": "default", "deployment": "web", "replicas": 4.}, "kubectl": "kubectl scale back", "note": "a note",
 		},
 		"dry_run": "accepted by the API server", "stays": list(), "warnings": list("controlled by Rollout/web, which may undo the change"),
-		"notes":   list("your reason will be written to the annotation kubernetes.io/change-cause of deployment default/web"),
-		"request": list("PUT /apis/apps/v1/namespaces/default/deployments/web/scale spec.replicas=3"),
-		"kubectl": list("kubectl -n default scale deployment/web --current-replicas=4 --replicas=3"),
-		"version": "v0123456789", "expires": "2026-11-30T12:02:00Z", "confirm": answerPhrase,
+		"downstream": list("the shop retries for 30 s"),
+		"notes":      list("your reason will be written to the annotation kubernetes.io/change-cause of deployment default/web"),
+		"request":    list("PUT /apis/apps/v1/namespaces/default/deployments/web/scale spec.replicas=3"),
+		"kubectl":    list("kubectl -n default scale deployment/web --current-replicas=4 --replicas=3"),
+		"version":    "v0123456789", "expires": "2026-11-30T12:02:00Z", "confirm": answerPhrase,
 		"next": map[string]any{"tool": "scale", "arguments": map[string]any{
 			"namespace": "default", "deployment": "web", "replicas": 3., "confirm": answerPhrase, "reason": "<why>",
 		}},

@@ -26,6 +26,7 @@ import (
 type Options struct {
 	Version    string
 	AllowWrite bool // without it the write tools do not exist
+	ReadOnly   bool // the read tools alone
 	Log        *slog.Logger
 }
 
@@ -66,9 +67,15 @@ type tools struct {
 }
 
 // of derives the tools of every action: the plan tool, and with AllowWrite the write
-// tool.
+// tool. The read tools are always there.
 func (t tools) of(actions []*action.Action) ([]mcpserver.ServerTool, error) {
-	var out []mcpserver.ServerTool
+	out, err := t.reads()
+	if err != nil {
+		return nil, err
+	}
+	if t.options.ReadOnly {
+		actions = nil
+	}
 	for _, a := range actions {
 		planTool, err := tool("plan_"+a.Name, "Plan: "+a.Title, planDoc(a), t.engine.PlanSchema(a), planOutput, hints{readOnly: true})
 		if err != nil {
@@ -86,6 +93,25 @@ func (t tools) of(actions []*action.Action) ([]mcpserver.ServerTool, error) {
 	}
 	slices.SortFunc(out, func(a, b mcpserver.ServerTool) int { return strings.Compare(a.Tool.Name, b.Tool.Name) })
 	return out, nil
+}
+
+// reads are the tools that need no toggle.
+func (t tools) reads() ([]mcpserver.ServerTool, error) {
+	in, err := engine.StatusSchema()
+	if err != nil {
+		return nil, err
+	}
+	read, err := tool("write_status", "Status of a write",
+		"Reads from the audit log what became of a plan: not executed, in progress, or its first result with the current verdict. Sends nothing to the cluster.",
+		in, statusOutput, hints{readOnly: true})
+	handler := t.handle(nil, func(_ context.Context, c engine.Call) (answer, error) {
+		got, err := t.engine.Status(c, in)
+		if err != nil {
+			return nil, err
+		}
+		return status(got), nil
+	})
+	return []mcpserver.ServerTool{{Tool: read, Handler: handler}}, err
 }
 
 func planDoc(a *action.Action) string {

@@ -24,13 +24,13 @@ import (
 )
 
 // notHere are the codes that no call over the wire to a sound server can provoke, and
-// why.
+// where they are provoked.
 var notHere = map[refusal.Code]string{
 	refusal.NoHistory:        "no action of this version goes back to a revision",
 	refusal.WindowClosed:     "this version has no change windows",
-	refusal.RecordMissing:    "needs a journal that lost a plan's record while the phrase is still good",
-	refusal.KeyUnknown:       "needs a key ring that lost a key while its journal still verifies",
-	refusal.AuditUnavailable: "needs a journal that cannot be written",
+	refusal.RecordMissing:    "a damaged journal: TestRecordDamaged in test/integration",
+	refusal.KeyUnknown:       "a key ring that lost a key while its journal still verifies: TestKeyUnknown in pkg/engine",
+	refusal.AuditUnavailable: "a journal that cannot be written: TestNoRecordNoAction in test/integration",
 }
 
 // provoked is one refusal over the wire.

@@ -1,0 +1,71 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/action"
+	"github.com/kubewrite/kube-write-mcp/pkg/journal"
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
+)
+
+// statusArgs are the arguments of write_status.
+type statusArgs struct {
+	Plan string `json:"plan" jsonschema:"the plan's id, the first 10 characters of the code in its phrase"`
+}
+
+// StatusSchema is the input schema of the read tool write_status.
+func StatusSchema() (*jsonschema.Schema, error) { return action.SchemaOf[statusArgs]() }
+
+// Status says from the journal what became of a plan: not executed, under way, or its
+// first result with the last verdict beside it. It makes no API call. The error is always
+// a *refusal.Refusal.
+func (e *Engine) Status(c Call, schema *jsonschema.Schema) (*Execution, error) {
+	x, err := e.status(c, schema)
+	if err != nil {
+		return nil, e.refuse(c, nil, err)
+	}
+	if err := e.append(about(e.line(c, journal.EventRead), x.Plan)); err != nil {
+		x.NotOnRecord = true
+	}
+	return x, nil
+}
+
+func (e *Engine) status(c Call, schema *jsonschema.Schema) (*Execution, error) {
+	args, _, err := action.Decode[statusArgs](schema, c.Raw)
+	if err != nil {
+		return nil, err
+	}
+	p, err := e.j.Record(args.Plan)
+	switch {
+	case err != nil:
+		return nil, refusal.New(refusal.RecordMissing, "look at the audit log", "the record of plan %s cannot be read: %v", args.Plan, err)
+	case p == nil || p.Principal != e.cfg.Principal.String():
+		return nil, refusal.New(refusal.NotFound, "the id stands in the plan's answer and in its phrase; plans are remembered for 24 h", "there is no plan %s of yours", args.Plan)
+	}
+	var st journal.State
+	if err := e.j.View(func(l *journal.Ledger) error { st = l.Plan(p.ID); return nil }); err != nil {
+		return nil, unavailable(err)
+	}
+	x := &Execution{Plan: p, Steps: st.Steps, Outcome: plan.NotExecuted}
+	switch {
+	case st.Done:
+		return e.recorded(p)
+	case st.Unknown:
+		x.Outcome, x.Detail = plan.Unknown, unknownDetail
+	case st.Claimed:
+		x.Outcome, x.Detail = plan.InProgress, itGoesOn
+	case st.Empty:
+		x.Detail = "the plan found nothing to change"
+	case st.Ended != "":
+		x.Detail = "the plan has ended: it is " + st.Ended
+	case !e.now().Before(p.Expires):
+		x.Detail = "the plan expired at " + p.Expires.UTC().Format(time.RFC3339)
+	default:
+		x.Detail = fmt.Sprintf("its phrase is good until %s", p.Expires.UTC().Format(time.RFC3339))
+	}
+	return x, nil
+}

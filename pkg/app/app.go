@@ -45,17 +45,23 @@ Without a subcommand it serves MCP on stdin and stdout.`,
 		SilenceErrors: true,
 		RunE:          o.serve,
 	}
-	o.addFlags(root.PersistentFlags())
-	root.Flags().BoolVar(&o.listTools, "list-tools", false, "print the tools and exit, as the tools command does")
+	o.addState(root.PersistentFlags())
 	serve := &cobra.Command{Use: "serve", Short: "Serve MCP on stdin and stdout (the default)", Args: cobra.NoArgs, RunE: o.serve}
-	serve.Flags().BoolVar(&o.listTools, "list-tools", false, "print the tools and exit, as the tools command does")
+	tools := &cobra.Command{Use: "tools", Short: "Print the tools with their arguments", Args: cobra.NoArgs, RunE: o.tools}
+	rbac := &cobra.Command{Use: "rbac", Short: "Print the ClusterRole that the server's account needs", Args: cobra.NoArgs, RunE: o.rbac}
+	for _, cmd := range []*cobra.Command{root, serve, tools, rbac} {
+		o.addServe(cmd.Flags())
+	}
+	for _, cmd := range []*cobra.Command{root, serve} {
+		cmd.Flags().BoolVar(&o.listTools, "list-tools", false, "print the tools and exit, as the tools command does")
+	}
 	audit := &cobra.Command{Use: "audit", Short: "Read the audit log"}
 	audit.AddCommand(o.auditShow())
 	root.AddCommand(
 		serve,
-		&cobra.Command{Use: "tools", Short: "Print the tools with their arguments", Args: cobra.NoArgs, RunE: o.tools},
+		tools,
 		o.plans(),
-		&cobra.Command{Use: "rbac", Short: "Print the ClusterRole that the server's account needs", Args: cobra.NoArgs, RunE: o.rbac},
+		rbac,
 		audit,
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs, Run: func(cmd *cobra.Command, _ []string) {
 			fmt.Fprintln(cmd.OutOrStdout(), version())

@@ -91,7 +91,7 @@ func TestRefusesToStart(t *testing.T) {
 func TestPolicy(t *testing.T) {
 	o := &options{actions: actions.All()}
 	f := pflag.NewFlagSet("", pflag.ContinueOnError)
-	o.addFlags(f)
+	o.addServe(f)
 	policy := write(t, "policy", `max_replicas: 20
 ttl: 60s
 allow_nodes: [n1, n2]

@@ -21,7 +21,7 @@ import (
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 )
 
-// options are the flags of every command. Those with a policy name may stand in the
+// options are the flags of all commands. Those with a policy name may stand in the
 // policy file as well, with underscores for dashes; a flag wins over the file.
 type options struct {
 	actions   []*action.Action
@@ -48,7 +48,15 @@ type options struct {
 // inPolicy marks a flag that may stand in the policy file.
 const inPolicy = "policy"
 
-func (o *options) addFlags(f *pflag.FlagSet) {
+// addState adds the flags that say where the journal is; every command takes them.
+func (o *options) addState(f *pflag.FlagSet) {
+	f.StringVar(&o.stateDir, "state-dir", "", "`folder` of journal and keys; else $XDG_STATE_HOME/kube-write-mcp")
+	f.StringVar(&o.audit, "audit", "", "audit `file`; else audit.jsonl in the state folder")
+	f.StringVar(&o.keyFile, "key-file", "", "key `file`; else keys.json in the state folder, made on first use")
+}
+
+// addServe adds the flags of the server: its cluster, and what it allows.
+func (o *options) addServe(f *pflag.FlagSet) {
 	f.BoolVar(&o.allowWrite, "allow-write", false, "offer the write tools; without it they do not exist")
 	f.BoolVar(&o.readOnly, "read-only", false, "offer the read tools alone: nothing can be planned either")
 	f.StringVar(&o.policyFile, "policy", "", "policy `file` (YAML); a flag wins over it")
@@ -56,9 +64,6 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.context, "context", "", "kubeconfig context; must be named with --allow-write where there are several")
 	f.StringVar(&o.clusterName, "cluster-name", "", "the cluster's `name` in every answer and phrase; else the context's")
 	f.StringVar(&o.execCredentials, "exec-credentials", "allow", "allow or deny the kubeconfig's credential plugins")
-	f.StringVar(&o.stateDir, "state-dir", "", "`folder` of journal and keys; else $XDG_STATE_HOME/kube-write-mcp")
-	f.StringVar(&o.audit, "audit", "", "audit `file`; else audit.jsonl in the state folder")
-	f.StringVar(&o.keyFile, "key-file", "", "key `file`; else keys.json in the state folder, made on first use")
 	f.DurationVar(&o.verifyWait, "verify-wait", 45*time.Second, "how long a call waits for the verdict before it answers verifying")
 	f.DurationVar(&o.verifyTimeout, "verify-timeout", 120*time.Second, "how long verification goes on")
 	f.BoolVar(&o.quiet, "quiet", false, "nothing on stderr but errors")

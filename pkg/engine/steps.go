@@ -267,9 +267,12 @@ func (x *execution) leaveUnknown(r plan.StepResult) (*Execution, error) {
 // conclude observes what came of it and writes the one execute line that holds before
 // and after.
 func (x *execution) conclude(ctx context.Context, got *passed, d drifted, outcome plan.Outcome, notes []string) (*Execution, error) {
-	p := x.p
+	p, detail := x.p, ""
+	if outcome == plan.Executed && d.leftOver != nil { // a node that is not empty is not drained
+		outcome, detail = plan.Failed, "what was planned is done; what came since is left over: plan again for it"
+	}
 	res := &plan.Result{
-		Plan: p.ID, Sentence: p.Sentence, Outcome: outcome, Skipped: d.skipped, LeftOver: d.leftOver,
+		Plan: p.ID, Sentence: p.Sentence, Outcome: outcome, Detail: detail, Skipped: d.skipped, LeftOver: d.leftOver,
 		Before: plan.StateOf(got.Target.Resource, got.Object), After: x.observe(ctx, got.Target),
 		Undo: p.Undo, Notes: notes, Time: x.now().UTC().Truncate(time.Millisecond),
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -296,12 +297,19 @@ func TestDriftOfADrain(t *testing.T) {
 		name         string
 		move         func(t *testing.T)
 		wantCode     string
+		wantOutcome  plan.Outcome
 		wantSkipped  string
 		wantLeftOver string
 		wantEvicted  []string
 	}{
-		{"a pod left", func(t *testing.T) { remove(t, "one") }, "", "pod " + ns + "/one", "", []string{"two"}},
-		{"a pod is another now", func(t *testing.T) { remove(t, "one"); harness.Create(t, cp, ns, pod("one")) }, "stale", "", "", nil},
+		{"a pod left", func(t *testing.T) { remove(t, "one") }, "", plan.Executed, "pod " + ns + "/one", "", []string{"two"}},
+		{"a pod is another now", func(t *testing.T) { remove(t, "one"); harness.Create(t, cp, ns, pod("one")) }, "stale", "", "", "", nil},
+		{"a pod came that does not come back", func(t *testing.T) { harness.Create(t, cp, ns, pod("three")) }, "stale", "", "", "", nil},
+		{
+			"a controller's pod came", func(t *testing.T) {
+				harness.Create(t, cp, ns, harness.ReplicaSet("late").Replicas(1).Pods(func(p *corev1.PodTemplateSpec) { p.Spec.NodeName = node }).Ready(1))
+			}, "", plan.Failed, "", "pod " + ns + "/late", []string{"one", "two"},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s, args := setup(t)
@@ -326,10 +334,10 @@ func TestDriftOfADrain(t *testing.T) {
 				Outcome plan.Outcome `json:"outcome"`
 				Result  plan.Result  `json:"result"`
 			}](t, got)
-			if x.Outcome != plan.Executed || !strings.Contains(strings.Join(x.Result.Skipped, " "), tc.wantSkipped) {
+			if x.Outcome != tc.wantOutcome || !strings.Contains(strings.Join(x.Result.Skipped, " "), tc.wantSkipped) {
 				t.Errorf("outcome %s, skipped %q, want %q: %s", x.Outcome, x.Result.Skipped, tc.wantSkipped, got.Text)
 			}
-			if !strings.Contains(strings.Join(x.Result.LeftOver, " "), tc.wantLeftOver) {
+			if left := strings.Join(x.Result.LeftOver, " "); !strings.Contains(left, tc.wantLeftOver) || (left == "") != (tc.wantLeftOver == "") {
 				t.Errorf("left over %q, want %q", x.Result.LeftOver, tc.wantLeftOver)
 			}
 		})

@@ -85,8 +85,10 @@ type entry struct {
 
 	Claim     string     `json:"claim"`
 	Step      int        `json:"step"`
+	Attempt   int        `json:"attempt"`
 	StepKey   string     `json:"step_key"`
 	AuditID   string     `json:"audit_id"`
+	NotAfter  time.Time  `json:"send_not_after"`
 	RV        string     `json:"rv"`
 	HTTP      int        `json:"http"`
 	Code      string     `json:"code"`

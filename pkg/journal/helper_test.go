@@ -130,7 +130,10 @@ func planLine(id string, expires time.Time) *Line {
 }
 
 func intentLine(id, claim string) *Line {
-	return &Line{Event: EventIntent, Plan: id, Cluster: "uid-1", Claim: claim, Step: 1, Attempt: 1, StepKey: "scale deployment default/web"}
+	return &Line{
+		Event: EventIntent, Plan: id, Cluster: "uid-1", Claim: claim, Step: 1, Attempt: 1, StepKey: "scale deployment default/web",
+		AuditID: "a1", SendNotAfter: epoch.Add(5 * time.Second),
+	}
 }
 
 func executeLine(id string) *Line {

@@ -168,8 +168,8 @@ func (j *Journal) Record(id string) (*plan.Plan, error) {
 	return l.Record, err
 }
 
-// Result gives a plan's first result, byte for byte as it stands in the execute line, nil
-// when there is none.
+// Result gives a plan's first result, byte for byte as it stands in the execute line, or in
+// the reconciled line where that came first, nil when there is none.
 func (j *Journal) Result(id string) (json.RawMessage, error) {
 	var l struct {
 		Result json.RawMessage `json:"result"`

@@ -11,16 +11,16 @@ import (
 // How long the fold remembers, measured from the newest line. What is older is in the
 // file only.
 const (
-	planMemory = 25 * time.Hour   // a result is replayed for 24 h
+	planMemory = 25 * time.Hour   // a result is replayed for 24 h, from its own line on
 	rateMemory = 5 * time.Minute  // budgets are per minute
 	peakMemory = 10 * time.Minute // of capacity
 )
 
 // Ledger is the state of every plan and budget: a fold over the lines. It holds a small
-// record per plan of the last 25 h and the windows below, whatever the file's size.
+// record per plan of the last 25 h, or with a result of the last 25 h, and the windows below, whatever the file's size.
 type Ledger struct {
 	plans  map[string]*record
-	order  []stamp // of plans
+	order  []stamp // of plans: when they were made, and again when they had a result
 	writes []stamp // of clusters: one per claimed plan
 	calls  []stamp // of clusters: one per line that counts as a plan
 	peaks  map[string][]sample
@@ -54,8 +54,14 @@ type State struct {
 	Action  string
 	Expires time.Time
 
-	Claim     string // of the process that executes or executed it
-	ClaimInst string // that process's Options.Inst
+	Claim     string    // of the process that executes or executed it
+	ClaimInst string    // that process's Options.Inst
+	ClaimedAt time.Time // of the first intent
+
+	// Intents are the last intent of each attempted Step, in the order of the Steps, and
+	// LastIntent is the newest of them; nil and zero once it is Done.
+	Intents    []Intent
+	LastIntent Intent
 
 	// Steps are the last outcomes of its Steps so far, in their order; nil once it is
 	// Done, since the result has them.
@@ -64,11 +70,24 @@ type State struct {
 	Verification *plan.Verification // the last verdict; not to be changed
 }
 
+// Intent is what was about to be sent, and whether the outcome is on record. Where it is
+// not, the request may have gone out until SendNotAfter; nobody sends it later.
+type Intent struct {
+	Step, Attempt int // both from 1
+	AuditID       string
+	RV            string // that the request carried; "" where no line says it
+	Time          time.Time
+	SendNotAfter  time.Time
+	Outcome       string // the code of its step line, "" where there is none
+}
+
 // record is the State of a plan with where its lines stand.
 type record struct {
 	State
 	steps        map[int]plan.StepResult // by number, from 1
+	intents      map[int]Intent          // likewise, the last of each
 	plan, result span
+	until        time.Time // the newest of its stamps in Ledger.order
 }
 
 // Plan gives the state of a plan, the zero State if there is none or if it is older than
@@ -82,7 +101,24 @@ func (l *Ledger) Plan(id string) State {
 	for _, n := range slices.Sorted(maps.Keys(r.steps)) {
 		s.Steps = append(s.Steps, r.steps[n])
 	}
+	for _, n := range slices.Sorted(maps.Keys(r.intents)) {
+		s.Intents = append(s.Intents, r.intents[n])
+	}
+	if !s.Done {
+		s.LastIntent = r.intents[s.LastIntent.Step] // with what its step line said
+	}
 	return s
+}
+
+// Unsettled gives the ids of the plans that were claimed and have no result, oldest
+// first: their process is at work, or somebody has to find out.
+func (l *Ledger) Unsettled() (ids []string) {
+	for _, s := range l.order {
+		if r := l.plans[s.of]; r != nil && r.Claimed && !r.Done {
+			ids = append(ids, s.of)
+		}
+	}
+	return ids
 }
 
 // Writes are the times after since at which a plan of a cluster was claimed, ascending.
@@ -122,7 +158,7 @@ func (l *Ledger) Peak(ownerUID string, since time.Time) (ready int, at time.Time
 // Open gives the ids of the plans that could still be executed at now, oldest first.
 func (l *Ledger) Open(now time.Time) (ids []string) {
 	for _, s := range l.order {
-		if r := l.plans[s.of]; !r.Empty && !r.Claimed && r.Ended == "" && now.Before(r.Expires) {
+		if r := l.plans[s.of]; r != nil && !r.Empty && !r.Claimed && r.Ended == "" && now.Before(r.Expires) {
 			ids = append(ids, s.of)
 		}
 	}
@@ -156,7 +192,7 @@ func (l *Ledger) add(e *entry, at span) {
 			r.Empty = r.Empty && s.Optional
 		}
 		l.plans[e.Plan] = r
-		l.order = append(l.order, stamp{e.Time, e.Plan})
+		l.remember(r, e)
 	}
 	if r == nil {
 		return // a call that made no plan, or one that is forgotten
@@ -167,11 +203,17 @@ func (l *Ledger) add(e *entry, at span) {
 			r.Ended = e.Event
 		}
 	case EventIntent:
-		if !r.Claimed {
-			r.Claimed, r.Claim, r.ClaimInst = true, e.Claim, e.Inst
-			l.writes = append(l.writes, stamp{e.Time, l.name(e.Cluster)})
+		l.claim(r, e)
+		if r.Done {
+			return
 		}
+		if r.intents == nil {
+			r.intents = map[int]Intent{}
+		}
+		r.LastIntent = Intent{Step: e.Step, Attempt: e.Attempt, AuditID: e.AuditID, RV: e.RV, Time: e.Time, SendNotAfter: e.NotAfter}
+		r.intents[e.Step] = r.LastIntent
 	case EventStep:
+		l.claim(r, e)
 		if r.Done {
 			return
 		}
@@ -181,15 +223,39 @@ func (l *Ledger) add(e *entry, at span) {
 		r.steps[e.Step] = plan.StepResult{
 			Step: e.StepKey, Outcome: e.Code, Code: e.HTTP, AuditID: e.AuditID, RV: e.RV, Detail: e.Output, Untrusted: e.Untrusted,
 		}
+		if i, ok := r.intents[e.Step]; ok && i.Attempt == e.Attempt {
+			if i.Outcome = e.Code; e.RV != "" {
+				i.RV = e.RV
+			}
+			r.intents[e.Step] = i
+		}
 	case EventUnknown:
+		l.claim(r, e)
 		r.Unknown = !r.Done
-	case EventExecute:
+	case EventExecute, EventReconciled:
+		l.claim(r, e)
 		if !r.Done {
-			r.Claimed, r.Done, r.Unknown, r.result, r.steps = true, true, false, at, nil
+			r.Done, r.Unknown, r.result, r.steps, r.intents, r.LastIntent = true, false, at, nil, nil, Intent{}
+			l.remember(r, e)
 		}
 	case EventVerify:
 		r.Verification = e.Verification
 	}
+}
+
+// claim holds a plan for ever: its lines say that something may have been sent, also where
+// the intent itself is not among them.
+func (l *Ledger) claim(r *record, e *entry) {
+	if !r.Claimed {
+		r.Claimed, r.Claim, r.ClaimInst, r.ClaimedAt = true, e.Claim, e.Inst, e.Time
+		l.writes = append(l.writes, stamp{e.Time, l.name(e.Cluster)})
+	}
+}
+
+// remember keeps a plan from now on as long as the memory is.
+func (l *Ledger) remember(r *record, e *entry) {
+	r.until = e.Time
+	l.order = append(l.order, stamp{e.Time, e.Plan})
 }
 
 // rise adds a sample to an owner's, and drops those that can be the highest no more.
@@ -202,7 +268,11 @@ func rise(samples []sample, s sample) []sample {
 
 // forget drops what is too old at now, the time of the newest line.
 func (l *Ledger) forget(now time.Time) {
-	l.order = drop(l.order, now.Add(-planMemory), func(s stamp) { delete(l.plans, s.of) })
+	l.order = drop(l.order, now.Add(-planMemory), func(s stamp) {
+		if r := l.plans[s.of]; r != nil && !r.until.After(s.at) {
+			delete(l.plans, s.of)
+		}
+	})
 	l.writes = drop(l.writes, now.Add(-rateMemory), nil)
 	l.calls = drop(l.calls, now.Add(-rateMemory), nil)
 	l.seen = drop(l.seen, now.Add(-peakMemory), func(s stamp) {

@@ -15,15 +15,25 @@ import (
 func TestState(t *testing.T) {
 	expires := epoch.Add(2 * time.Minute)
 	planned := State{Planned: true, Action: "scale", Expires: expires}
-	claimed := State{Planned: true, Claimed: true, Action: "scale", Expires: expires, Claim: "c1", ClaimInst: "test"}
+	first := Intent{Step: 1, Attempt: 1, AuditID: "a1", Time: epoch, SendNotAfter: epoch.Add(5 * time.Second)}
+	claimed := State{
+		Planned: true, Claimed: true, Action: "scale", Expires: expires, Claim: "c1", ClaimInst: "test", ClaimedAt: epoch,
+		Intents: []Intent{first}, LastIntent: first,
+	}
+	done := State{Planned: true, Claimed: true, Done: true, Action: "scale", Expires: expires, Claim: "c1", ClaimInst: "test", ClaimedAt: epoch}
 	verdict := &plan.Verification{Verdict: plan.Verified, Reason: "3 of 3 available", State: plan.State{"ready": 3.0}, Time: epoch}
 
 	noop := planLine("p1", expires)
 	noop.Record.Steps = nil
 	note := planLine("p1", expires)
 	note.Record.Steps[0].Optional = true
+	intent := func(step, attempt int) *Line {
+		l := intentLine("p1", "c1")
+		l.Step, l.Attempt, l.AuditID = step, attempt, fmt.Sprint("a", step)
+		return l
+	}
 	step := func(n int, outcome string) *Line {
-		return &Line{Event: EventStep, Plan: "p1", Claim: "c1", Step: n, StepKey: fmt.Sprint("step ", n), Code: outcome,
+		return &Line{Event: EventStep, Plan: "p1", Claim: "c1", Step: n, Attempt: 1, StepKey: fmt.Sprint("step ", n), Code: outcome,
 			HTTP: 200, AuditID: "a", RV: "7", Output: "detail", Untrusted: "said"}
 	}
 	result := func(n int, outcome string) plan.StepResult {
@@ -31,6 +41,13 @@ func TestState(t *testing.T) {
 	}
 	event := func(e string) *Line { return &Line{Event: e, Plan: "p1"} }
 	verify := func(v *plan.Verification) *Line { return &Line{Event: EventVerify, Plan: "p1", Verification: v} }
+	reconciled := executeLine("p1")
+	reconciled.Event = EventReconciled
+	attempted := func(i Intent, attempt int, rv, outcome string) Intent {
+		i.Attempt, i.RV, i.Outcome = attempt, rv, outcome
+		return i
+	}
+	second := Intent{Step: 2, Attempt: 1, AuditID: "a2", Time: epoch, SendNotAfter: first.SendNotAfter}
 	with := func(s State, change func(*State)) State { change(&s); return s }
 
 	for name, tc := range map[string]struct {
@@ -50,24 +67,64 @@ func TestState(t *testing.T) {
 		"a second claim changes nothing":     {[]*Line{planLine("p1", expires), intentLine("p1", "c1"), intentLine("p1", "c2")}, claimed},
 		"a second plan line changes nothing": {[]*Line{planLine("p1", expires), intentLine("p1", "c1"), planLine("p1", expires.Add(time.Hour))}, claimed},
 		"steps, in their order, the last outcome of each": {
-			[]*Line{planLine("p1", expires), intentLine("p1", "c1"), step(2, "not_applied"), step(1, "applied"), step(2, "applied")},
-			with(claimed, func(s *State) { s.Steps = []plan.StepResult{result(1, "applied"), result(2, "applied")} }),
+			[]*Line{planLine("p1", expires), intent(2, 1), intent(1, 1), step(2, "not_applied"), step(1, "applied"), step(2, "applied")},
+			with(claimed, func(s *State) {
+				s.Steps = []plan.StepResult{result(1, "applied"), result(2, "applied")}
+				s.Intents = []Intent{attempted(first, 1, "7", "applied"), attempted(second, 1, "7", "applied")}
+				s.LastIntent = s.Intents[0]
+			}),
+		},
+		"a new attempt has no outcome yet": {
+			[]*Line{planLine("p1", expires), intent(1, 1), intent(2, 1), step(1, "blocked"), step(2, "applied"), intent(1, 2)},
+			with(claimed, func(s *State) {
+				s.Steps = []plan.StepResult{result(1, "blocked"), result(2, "applied")}
+				s.Intents = []Intent{attempted(first, 2, "", ""), attempted(second, 1, "7", "applied")}
+				s.LastIntent = s.Intents[0]
+			}),
+		},
+		"the outcome of another attempt": {
+			[]*Line{planLine("p1", expires), intent(1, 1), intent(1, 2), step(1, "blocked")},
+			with(claimed, func(s *State) {
+				s.Steps = []plan.StepResult{result(1, "blocked")}
+				s.Intents = []Intent{attempted(first, 2, "", "")}
+				s.LastIntent = s.Intents[0]
+			}),
+		},
+		"an outcome without its intent is a claim": {
+			[]*Line{planLine("p1", expires), step(1, "applied")},
+			with(done, func(s *State) { s.Done, s.Steps = false, []plan.StepResult{result(1, "applied")} }),
+		},
+		"unknown without its intent is a claim": {
+			[]*Line{planLine("p1", expires), event(EventUnknown)},
+			with(done, func(s *State) { s.Done, s.Unknown, s.Claim = false, true, "" }),
 		},
 		"unknown": {
 			[]*Line{planLine("p1", expires), intentLine("p1", "c1"), step(1, "unknown"), event(EventUnknown)},
-			with(claimed, func(s *State) { s.Unknown, s.Steps = true, []plan.StepResult{result(1, "unknown")} }),
+			with(claimed, func(s *State) {
+				s.Unknown, s.Steps = true, []plan.StepResult{result(1, "unknown")}
+				s.LastIntent = attempted(first, 1, "7", "unknown")
+				s.Intents = []Intent{s.LastIntent}
+			}),
 		},
 		"done": {
 			[]*Line{planLine("p1", expires), intentLine("p1", "c1"), step(1, "applied"), executeLine("p1"), event(EventReplayed)},
-			with(claimed, func(s *State) { s.Done = true }),
+			done,
 		},
 		"found out after all": {
 			[]*Line{planLine("p1", expires), intentLine("p1", "c1"), event(EventUnknown), executeLine("p1"), event(EventUnknown), step(1, "late")},
-			with(claimed, func(s *State) { s.Done = true }),
+			done,
+		},
+		"reconciled": {
+			[]*Line{planLine("p1", expires), intentLine("p1", "c1"), event(EventUnknown), reconciled, event(EventUnknown), executeLine("p1")},
+			done,
+		},
+		"reconciled, the process died": {
+			[]*Line{planLine("p1", expires), intentLine("p1", "c1"), reconciled, intentLine("p1", "c1")},
+			done,
 		},
 		"verified, the last word counts": {
 			[]*Line{planLine("p1", expires), intentLine("p1", "c1"), executeLine("p1"), verify(&plan.Verification{Verdict: plan.Verifying}), verify(verdict)},
-			with(claimed, func(s *State) { s.Done, s.Verification = true, verdict }),
+			with(done, func(s *State) { s.Verification = verdict }),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -220,6 +277,59 @@ func TestPeak(t *testing.T) {
 	}
 }
 
+// What was claimed and has no result: somebody is at work, or has to find out.
+func TestUnsettled(t *testing.T) {
+	f := newFixture(t)
+	j := f.open()
+	soon := epoch.Add(time.Minute)
+	reconciled := executeLine("e")
+	reconciled.Event = EventReconciled
+	for _, id := range []string{"d", "b", "a", "c", "e"} {
+		f.append(j, planLine(id, soon))
+	}
+	f.append(j, intentLine("a", "c1"), intentLine("b", "c2"), intentLine("c", "c3"), executeLine("c"),
+		&Line{Event: EventUnknown, Plan: "b"}, intentLine("e", "c5"), reconciled)
+	for _, j := range []*Journal{j, f.open()} {
+		var got []string
+		if err := j.View(func(l *Ledger) error { got = l.Unsettled(); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"b", "a"}, got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+}
+
+// A result is replayed for 24 h from when it was on record, however old its plan was.
+func TestResultIsRemembered(t *testing.T) {
+	for _, event := range []string{EventExecute, EventReconciled} {
+		f := newFixture(t)
+		j := f.open()
+		f.append(j, planLine("p1", epoch.Add(time.Hour)), planLine("p2", epoch.Add(time.Hour)))
+		f.clock.at = epoch.Add(50 * time.Minute)
+		f.append(j, intentLine("p1", "c1"))
+		f.clock.at = epoch.Add(20 * time.Hour)
+		l := executeLine("p1")
+		l.Event = event
+		f.append(j, l)
+		f.clock.at = epoch.Add(44 * time.Hour)
+		f.append(j, &Line{Event: EventReplayed})
+		for _, j := range []*Journal{j, f.open()} {
+			if r, err := j.Result("p1"); r == nil || err != nil || !stateOf(t, j, "p1").Done {
+				t.Errorf("%s: 24 h after its result it is %s, %v", event, r, err)
+			}
+			if s := stateOf(t, j, "p2"); s.Planned {
+				t.Errorf("%s: a plan of 44 h ago is remembered", event)
+			}
+		}
+		f.clock.at = epoch.Add(45*time.Hour + time.Second)
+		f.append(j, &Line{Event: EventReplayed})
+		if n := len(j.ledger.plans) + len(j.ledger.order); n != 0 {
+			t.Errorf("%s: %d are remembered after 25 h", event, n)
+		}
+	}
+}
+
 func TestOpenPlans(t *testing.T) {
 	f := newFixture(t)
 	j := f.open()
@@ -270,7 +380,7 @@ func TestForget(t *testing.T) {
 			"plans": len(l.plans), "order": len(l.order), "writes": len(l.writes), "calls": len(l.calls),
 			"peaks": len(l.peaks), "seen": len(l.seen), "names": len(l.names),
 		}
-		want := map[string]int{"plans": 101, "order": 101, "writes": 1, "calls": 1, "peaks": 1, "seen": 1, "names": 2}
+		want := map[string]int{"plans": 101, "order": 202, "writes": 1, "calls": 1, "peaks": 1, "seen": 1, "names": 2}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}

@@ -22,6 +22,10 @@ const (
 	EventUnknown      = "unknown"
 	EventRead         = "read"
 
+	// EventReconciled ends what was unknown, or a claim whose process died: it holds the
+	// result, as execute does.
+	EventReconciled = "reconciled"
+
 	EventIntent    = "execute_intent" // before each request; the first one is the claim
 	EventStep      = "step"           // the outcome of one request
 	EventVerify    = "verify"
@@ -64,6 +68,7 @@ type Line struct {
 	Kubectl   []string     `json:"kubectl,omitempty"`
 	Code      string       `json:"code,omitempty"` // a refusal's code, or an outcome
 	Output    string       `json:"output,omitempty"`
+	Late      bool         `json:"late,omitempty"`      // an outcome that could only be written after the journal was recovered
 	Untrusted string       `json:"untrusted,omitempty"` // text from the cluster, sanitised
 	Ready     []Capacity   `json:"ready,omitempty"`     // what the ten-minute memory remembers
 	Before    plan.State   `json:"before,omitempty"`

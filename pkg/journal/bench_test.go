@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -40,6 +43,28 @@ func BenchmarkAppend(b *testing.B) {
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+}
+
+// BenchmarkWriters is what an append costs when so many goroutines append at once.
+func BenchmarkWriters(b *testing.B) {
+	for _, writers := range []int{1, 16} {
+		b.Run(strconv.Itoa(writers), func(b *testing.B) {
+			j, _, _ := benchJournal(b)
+			var wg sync.WaitGroup
+			var next atomic.Int64
+			b.ResetTimer()
+			for range writers {
+				wg.Go(func() {
+					for n := next.Add(1); n <= int64(b.N); n = next.Add(1) {
+						if err := appendLines(j, &Line{Event: EventRefused, Cluster: "uid-1", Output: "refused: namespace kube-system is protected"}); err != nil {
+							b.Error(err)
+						}
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
 }
 
 // BenchmarkView is a look at the ledger when nothing was appended.

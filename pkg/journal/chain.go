@@ -96,17 +96,22 @@ type entry struct {
 	Untrusted string     `json:"untrusted"`
 	Ready     []Capacity `json:"ready"`
 
-	Record *struct {
-		Action  string    `json:"action"`
-		Expires time.Time `json:"expires"`
-		Steps   []struct {
-			Optional bool `json:"optional"`
-		} `json:"steps"`
-	} `json:"record"`
+	Record       *entryRecord       `json:"record"`
 	Verification *plan.Verification `json:"verification"`
 
 	Prev string `json:"prev"`
 	KID  string `json:"kid"`
+}
+
+// entryRecord is what it needs of a plan.
+type entryRecord struct {
+	Action  string      `json:"action"`
+	Expires time.Time   `json:"expires"`
+	Steps   []entryStep `json:"steps"`
+}
+
+type entryStep struct {
+	Optional bool `json:"optional"`
 }
 
 // span is where a line stands in the file, without its newline. The zero span is no line.

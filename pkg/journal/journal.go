@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"sync"
 	"time"
 
@@ -46,6 +47,10 @@ type Journal struct {
 	keys       *Keyring
 	now        func() time.Time
 	open       func(path string, create bool) (file, error)
+
+	queueMu sync.Mutex
+	queue   []*waiter // for an append
+	writing bool      // somebody has the turn
 
 	mu     sync.Mutex
 	known  fs.FileInfo // the file that was read so far; another one by that name is not ours
@@ -118,14 +123,71 @@ func (j *Journal) start() error {
 //
 // Sequence, time, process, chain, key and mac of the lines are filled in here. An error
 // that is not ErrSealed means that nothing was recorded and that the same may pass later.
-// decide must not call the Journal.
+//
+// Callers that wait share one lock, one write and one sync. decide sees then, and only
+// then, also what was decided just before it; where that could not be written, it gets the
+// error of the write instead of its own. It may run on another caller's goroutine, and
+// must not call the Journal.
 func (j *Journal) Append(decide func(*Ledger) ([]*Line, error)) error {
+	w := &waiter{decide: decide, turn: make(chan struct{}, 2)}
+	j.queueMu.Lock()
+	j.queue = append(j.queue, w)
+	first := !j.writing
+	j.writing = true
+	j.queueMu.Unlock()
+	if !first {
+		<-w.turn
+	}
+	if !w.taken {
+		j.commit()
+	}
+	return w.err
+}
+
+// waiter is one Append. When it has its turn, another one has taken it along, or it is to
+// do all that wait.
+type waiter struct {
+	decide func(*Ledger) ([]*Line, error)
+	turn   chan struct{}
+	taken  bool
+	err    error
+}
+
+var errCutShort = errors.New("the goroutine that wrote for several ended before it was through: nothing is known to be recorded")
+
+// commit appends for everybody who waits, and gives the turn to who came meanwhile.
+func (j *Journal) commit() {
+	var waiters []*waiter
+	defer func() {
+		for _, w := range waiters {
+			w.turn <- struct{}{}
+		}
+		j.queueMu.Lock()
+		defer j.queueMu.Unlock()
+		if j.writing = len(j.queue) > 0; j.writing {
+			j.queue[0].turn <- struct{}{}
+		}
+	}()
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if err := j.unwritable(); err != nil {
-		return err
+	runtime.Gosched() // who was answered just now may be about to come again
+	j.queueMu.Lock()
+	waiters, j.queue = j.queue, nil
+	j.queueMu.Unlock()
+	for _, w := range waiters {
+		w.taken, w.err = true, errCutShort // each is overwritten below, unless a goroutine ends in decide
 	}
-	return j.locked(func(f file, size int64) error {
+	all := func(err error) {
+		for _, w := range waiters {
+			w.err = err
+		}
+	}
+	if err := j.unwritable(); err != nil {
+		all(err)
+		return
+	}
+	decided := false
+	err := j.locked(func(f file, size int64) error {
 		torn, err := j.fold(f, size)
 		if err != nil {
 			return err
@@ -138,12 +200,52 @@ func (j *Journal) Append(decide func(*Ledger) ([]*Line, error)) error {
 				return err
 			}
 		}
-		lines, err := decide(&j.ledger)
-		if err != nil || len(lines) == 0 {
-			return err
-		}
-		return j.write(f, lines)
+		decided = true
+		j.decide(f, waiters)
+		return nil
 	})
+	if err != nil && !decided {
+		all(err)
+	}
+}
+
+// decide asks everybody who waits, in their order, and writes what they decided.
+func (j *Journal) decide(f file, waiters []*waiter) {
+	b, view := j.begin(), &j.ledger
+	errs, first := make([]error, len(waiters)), -1 // first: with lines; who came after it saw them
+	for i, w := range waiters {
+		if first >= 0 {
+			view = b.view(view)
+		}
+		var lines []*Line
+		if lines, errs[i] = w.ask(view); errs[i] == nil && len(lines) > 0 {
+			errs[i] = b.add(lines)
+		}
+		if first < 0 && len(b.lines) > 0 {
+			first = i
+		}
+	}
+	if first >= 0 {
+		if err := j.write(f, b); err != nil {
+			for i := first; i < len(errs); i++ {
+				errs[i] = err
+			}
+		}
+	}
+	for i, w := range waiters {
+		w.err = errs[i]
+	}
+}
+
+// ask makes a panic of decide the error of the caller whose it is: it may run on the
+// goroutine of another.
+func (w *waiter) ask(l *Ledger) (lines []*Line, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			lines, err = nil, fmt.Errorf("deciding what to record failed: %v", p)
+		}
+	}()
+	return w.decide(l)
 }
 
 // View reads what other processes wrote and shows the ledger; it writes nothing. While
@@ -300,31 +402,62 @@ func (j *Journal) decode(at span, into any) error {
 	return json.Unmarshal(b, into)
 }
 
-// write makes lines durable and folds them. It is called under the lock, at the end of a
-// file that was read to its end.
-func (j *Journal) write(f file, lines []*Line) error {
-	kid := j.keys.Current()
-	next := j.chain
-	var buf []byte
-	folds := make([]func(), len(lines))
-	for i, l := range lines {
-		l.V, l.Seq, l.Prev, l.Inst, l.PID, l.KID = version, next.seq+1, next.prev, j.inst, os.Getpid(), kid
-		if l.Time = j.now().UTC().Truncate(time.Millisecond); l.Time.Before(next.last) {
+// batch is what is to be written at once, behind a file that was read to its end.
+type batch struct {
+	j     *Journal
+	next  chain // behind its last line
+	buf   []byte
+	lines []folded
+	seen  int // how many of the lines view has shown
+}
+
+// folded is a line as the fold takes it.
+type folded struct {
+	e  entry
+	at span
+}
+
+func (j *Journal) begin() *batch { return &batch{j: j, next: j.chain} }
+
+// add signs lines; with an error none of them is in the batch.
+func (b *batch) add(lines []*Line) error {
+	next, buf, done, kid := b.next, b.buf, b.lines, b.j.keys.Current()
+	for _, l := range lines {
+		l.V, l.Seq, l.Prev, l.Inst, l.PID, l.KID = version, next.seq+1, next.prev, b.j.inst, os.Getpid(), kid
+		if l.Time = b.j.now().UTC().Truncate(time.Millisecond); l.Time.Before(next.last) {
 			l.Time = next.last
 		}
-		b, err := next.sign(l)
+		raw, err := next.sign(l)
 		if err != nil {
 			return fmt.Errorf("a line of event %s: %w", l.Event, err)
 		}
-		e, at, err := next.next(b) // as every reader will
+		e, at, err := next.next(raw) // as every reader will
 		if err != nil {
 			return fmt.Errorf("a line of event %s: %w", l.Event, err)
 		}
-		folds[i] = func() { j.ledger.add(&e, at) }
-		buf = append(append(buf, b...), '\n')
+		done = append(done, folded{e, at})
+		buf = append(append(buf, raw...), '\n')
 	}
-	n, err := f.Write(buf)
-	if err == nil && n < len(buf) {
+	b.next, b.buf, b.lines = next, buf, done
+	return nil
+}
+
+// view is the ledger with the lines of the batch; the ledger itself does not know them
+// until they are written. shown is what the last view gave.
+func (b *batch) view(shown *Ledger) *Ledger {
+	if shown == &b.j.ledger {
+		shown = &Ledger{under: shown}
+	}
+	for ; b.seen < len(b.lines); b.seen++ {
+		shown.add(&b.lines[b.seen].e, b.lines[b.seen].at)
+	}
+	return shown
+}
+
+// write makes a batch durable and folds it.
+func (j *Journal) write(f file, b *batch) error {
+	n, err := f.Write(b.buf)
+	if err == nil && n < len(b.buf) {
 		err = io.ErrShortWrite
 	}
 	if err != nil {
@@ -336,10 +469,10 @@ func (j *Journal) write(f file, lines []*Line) error {
 	if err := f.Datasync(); err != nil {
 		return j.seal(fmt.Errorf("%s: the disk may not have what was written: %w", j.path, err))
 	}
-	for _, fold := range folds {
-		fold()
+	for _, l := range b.lines {
+		j.ledger.add(&l.e, l.at)
 	}
-	j.chain = next
+	j.chain = b.next
 	return nil
 }
 
@@ -365,8 +498,12 @@ func (j *Journal) repair(f file, size int64) error {
 	if err := j.cut(f); err != nil {
 		return err
 	}
-	return j.write(f, []*Line{{
+	b := j.begin()
+	if err := b.add([]*Line{{
 		Event:  EventRecovered,
 		Output: fmt.Sprintf("a torn line of %d bytes was moved to %s", size-from, filepath.Base(aside)),
-	}})
+	}}); err != nil {
+		return err
+	}
+	return j.write(f, b)
 }

@@ -26,6 +26,10 @@ type Ledger struct {
 	peaks  map[string][]sample
 	seen   []stamp           // of owners: one per sample, so that what is old is found
 	names  map[string]string // one copy of each cluster and action
+
+	// under is the ledger that this one lies on, nil in one that stands alone. One on
+	// another holds only what lines of a batch add or change, and forgets nothing.
+	under *Ledger
 }
 
 // stamp is when something happened, and to what.
@@ -93,7 +97,7 @@ type record struct {
 // Plan gives the state of a plan, the zero State if there is none or if it is older than
 // 25 h.
 func (l *Ledger) Plan(id string) State {
-	r := l.plans[id]
+	r := l.record(id)
 	if r == nil {
 		return State{}
 	}
@@ -113,8 +117,8 @@ func (l *Ledger) Plan(id string) State {
 // Unsettled gives the ids of the plans that were claimed and have no result, oldest
 // first: their process is at work, or somebody has to find out.
 func (l *Ledger) Unsettled() (ids []string) {
-	for _, s := range l.order {
-		if r := l.plans[s.of]; r != nil && r.Claimed && !r.Done {
+	for _, s := range l.stamps() {
+		if r := l.record(s.of); r != nil && r.Claimed && !r.Done {
 			ids = append(ids, s.of)
 		}
 	}
@@ -124,17 +128,25 @@ func (l *Ledger) Unsettled() (ids []string) {
 // Writes are the times after since at which a plan of a cluster was claimed, ascending.
 // Each plan counts once, however many requests it made. Five minutes are remembered.
 func (l *Ledger) Writes(cluster string, since time.Time) []time.Time {
-	return after(l.writes, cluster, since)
+	var times []time.Time
+	if l.under != nil {
+		times = l.under.Writes(cluster, since)
+	}
+	return after(times, l.writes, cluster, since)
 }
 
 // Plans are the times after since of the calls that count as a plan, ascending: plans,
 // failed dry runs and refusals of every kind. Rate-limited and replayed ones do not
 // count. Five minutes are remembered.
 func (l *Ledger) Plans(cluster string, since time.Time) []time.Time {
-	return after(l.calls, cluster, since)
+	var times []time.Time
+	if l.under != nil {
+		times = l.under.Plans(cluster, since)
+	}
+	return after(times, l.calls, cluster, since)
 }
 
-func after(q []stamp, of string, since time.Time) (times []time.Time) {
+func after(times []time.Time, q []stamp, of string, since time.Time) []time.Time {
 	for _, s := range q {
 		if s.of == of && s.at.After(since) {
 			times = append(times, s.at)
@@ -147,18 +159,21 @@ func after(q []stamp, of string, since time.Time) (times []time.Time) {
 // and the last time at which it was that high; zero when nothing was. Ten minutes are
 // remembered.
 func (l *Ledger) Peak(ownerUID string, since time.Time) (ready int, at time.Time) {
+	if l.under != nil {
+		ready, at = l.under.Peak(ownerUID, since)
+	}
 	for _, s := range l.peaks[ownerUID] {
-		if s.at.After(since) {
+		if s.at.After(since) && s.ready >= ready {
 			return s.ready, s.at
 		}
 	}
-	return 0, time.Time{}
+	return ready, at
 }
 
 // Open gives the ids of the plans that could still be executed at now, oldest first.
 func (l *Ledger) Open(now time.Time) (ids []string) {
-	for _, s := range l.order {
-		if r := l.plans[s.of]; r != nil && !r.Empty && !r.Claimed && r.Ended == "" && now.Before(r.Expires) {
+	for _, s := range l.stamps() {
+		if r := l.record(s.of); r != nil && !r.Empty && !r.Claimed && r.Ended == "" && now.Before(r.Expires) {
 			ids = append(ids, s.of)
 		}
 	}
@@ -181,7 +196,7 @@ func (l *Ledger) add(e *entry, at span) {
 		l.seen = append(l.seen, stamp{e.Time, c.UID})
 		l.peaks[c.UID] = rise(l.peaks[c.UID], sample{e.Time, c.Ready})
 	}
-	r := l.plans[e.Plan]
+	r := l.own(e.Plan)
 	switch e.Event {
 	case EventPlan, EventDryRunFailed, EventRefused, EventExpired, EventStale:
 		l.calls = append(l.calls, stamp{e.Time, l.name(e.Cluster)})
@@ -243,6 +258,34 @@ func (l *Ledger) add(e *entry, at span) {
 	}
 }
 
+// record is what is known of a plan, nil if nothing is. It is not to be changed.
+func (l *Ledger) record(id string) *record {
+	if r := l.plans[id]; r != nil || l.under == nil {
+		return r
+	}
+	return l.under.record(id)
+}
+
+// own is a record of this very ledger, to be changed.
+func (l *Ledger) own(id string) *record {
+	r := l.record(id)
+	if r == nil || l.under == nil || l.plans[id] != nil {
+		return r
+	}
+	c := *r
+	c.steps, c.intents = maps.Clone(r.steps), maps.Clone(r.intents)
+	l.plans[id] = &c
+	return &c
+}
+
+// stamps are those of all plans.
+func (l *Ledger) stamps() []stamp {
+	if l.under == nil {
+		return l.order
+	}
+	return slices.Concat(l.under.stamps(), l.order)
+}
+
 // claim holds a plan for ever: its lines say that something may have been sent, also where
 // the intent itself is not among them.
 func (l *Ledger) claim(r *record, e *entry) {
@@ -268,6 +311,9 @@ func rise(samples []sample, s sample) []sample {
 
 // forget drops what is too old at now, the time of the newest line.
 func (l *Ledger) forget(now time.Time) {
+	if l.under != nil {
+		return
+	}
 	l.order = drop(l.order, now.Add(-planMemory), func(s stamp) {
 		if r := l.plans[s.of]; r != nil && !r.until.After(s.at) {
 			delete(l.plans, s.of)

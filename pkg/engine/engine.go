@@ -47,6 +47,7 @@ type Engine struct {
 	now     func() time.Time
 	random  io.Reader
 	dryRuns atomic.Int64
+	calls   atomic.Int64
 
 	flights flights
 	repeats repeats
@@ -86,6 +87,8 @@ type Call struct {
 	Raw      json.RawMessage
 	Client   Client
 	Progress func(message string) // may be nil
+
+	record *record // of Plan and Execute
 }
 
 // PlanSchema is the input schema of an action's plan tool under this policy.
@@ -109,7 +112,7 @@ func (e *Engine) ExecuteSchema(a *action.Action) *jsonschema.Schema {
 func (e *Engine) line(c Call, event string) *journal.Line {
 	who := e.cfg.Principal
 	who.K8s = e.k.Read.KnownUser()
-	l := &journal.Line{Event: event, Tool: c.Tool, Principal: &who, Cluster: e.k.Read.Known(), Label: e.cfg.Label}
+	l := &journal.Line{Event: event, Call: c.record.n, DryRuns: c.record.unwritten(), Tool: c.Tool, Principal: &who, Cluster: e.k.Read.Known(), Label: e.cfg.Label}
 	if c.Client != (Client{}) {
 		l.Client = &c.Client
 	}

@@ -39,6 +39,7 @@ type Execution struct {
 // recorded, and a repeated call returns its result.
 func (e *Engine) Execute(ctx context.Context, c Call) (*Execution, error) {
 	began := e.now()
+	c = e.begin(c)
 	d, err := c.Action.Decode(e.ExecuteSchema(c.Action), c.Raw)
 	var p *plan.Plan
 	if err == nil {
@@ -213,7 +214,7 @@ func (x *execution) run(ctx context.Context) (*Execution, error) {
 
 // again plans once more from live state and decides whether the plan still holds.
 func (x *execution) again(ctx context.Context, limits gate.Limits) (*passed, drifted, error) {
-	got, err := x.pass(ctx, x.call.Action, x.args, x.p, true)
+	got, err := x.pass(ctx, x.call, x.args, x.p, true)
 	if err != nil {
 		return nil, drifted{}, x.explain(ctx, x.args, err)
 	}

@@ -30,6 +30,7 @@ type Planned struct {
 // Plan changes nothing and tells everything. The error is always a *refusal.Refusal,
 // and it is on record unless its code is audit_unavailable.
 func (e *Engine) Plan(ctx context.Context, c Call) (*Planned, error) {
+	c = e.begin(c)
 	planned, p, err := e.plan(ctx, c)
 	if err != nil {
 		return nil, e.refuse(c, p, err)
@@ -58,7 +59,7 @@ func (e *Engine) plan(ctx context.Context, c Call) (*Planned, *plan.Plan, error)
 		Label: e.cfg.Label, KeyID: e.keys.Current(), Created: e.now().UTC().Truncate(time.Second),
 	}
 	p.Expires = p.Created.Add(limits.TTL)
-	got, err := e.pass(ctx, c.Action, d.Args, p, false)
+	got, err := e.pass(ctx, c, d.Args, p, false)
 	if err != nil {
 		return nil, p, e.explain(ctx, d.Args, err)
 	}
@@ -158,7 +159,7 @@ func (g *passed) describe(p *plan.Plan) {
 // pass runs the planner once. Beside it the namespace is read (a terminating one accepts
 // patches and must be refused) and the cluster's identity; each proposal is dry-run as
 // soon as it is made.
-func (e *Engine) pass(ctx context.Context, a *action.Action, args action.Args, p *plan.Plan, fresh bool) (*passed, error) {
+func (e *Engine) pass(ctx context.Context, c Call, args action.Args, p *plan.Plan, fresh bool) (*passed, error) {
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
 	scope := args.Scope()
@@ -173,8 +174,9 @@ func (e *Engine) pass(ctx context.Context, a *action.Action, args action.Args, p
 		NoNotes:   !e.cfg.Policy.ChangeCauseOnScale,
 		OnPropose: dry.start,
 	})
-	planErr := a.Run(ctx, s, args)
+	planErr := c.Action.Run(ctx, s, args)
 	dry.wait.Wait()
+	c.record.dryRan(dry.answers)
 	state, err := alive()
 	if err == nil && state != "" {
 		err = refusal.New(refusal.Terminating, "wait until it is gone", "namespace %s is %s", scope.Namespace, state)
@@ -320,6 +322,7 @@ type dryRunner struct {
 
 type dryRun struct {
 	n   int
+	id  string // its Audit-ID
 	pr  action.Proposal
 	ans kube.Answer
 	err error
@@ -337,7 +340,7 @@ func (d *dryRunner) start(n int, pr action.Proposal) {
 		ans, err := d.e.k.Dry.Send(d.ctx, d.plan, id, pr.Step, sl)
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.answers = append(d.answers, dryRun{n, pr, ans, err})
+		d.answers = append(d.answers, dryRun{n, id, pr, ans, err})
 	})
 }
 

@@ -191,6 +191,7 @@ func (x *execution) intend(w *work, auditID string) error {
 	})
 	if err == nil {
 		x.pending = []*journal.Line{}
+		x.call.record.written()
 	}
 	return err
 }

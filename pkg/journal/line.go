@@ -41,6 +41,7 @@ type Line struct {
 	Time  time.Time `json:"ts"`
 	Inst  string    `json:"inst"` // 4 characters, new for every process
 	PID   int       `json:"pid"`
+	Call  int64     `json:"call,omitempty"` // which tool call of that process, from 1: all its lines carry it
 	Event string    `json:"event"`
 
 	Plan      string          `json:"plan,omitempty"`
@@ -63,6 +64,8 @@ type Line struct {
 	SendNotAfter time.Time `json:"send_not_after,omitzero"`
 	RV           string    `json:"rv,omitempty"`
 	HTTP         int       `json:"http,omitempty"` // the status code of the request
+
+	DryRuns []plan.StepResult `json:"dry_runs,omitempty"` // what the call has dry-run since its last line
 
 	Request   []string     `json:"request,omitempty"`
 	Kubectl   []string     `json:"kubectl,omitempty"`

@@ -55,14 +55,12 @@ Without a subcommand it serves MCP on stdin and stdout.`,
 	for _, cmd := range []*cobra.Command{root, serve} {
 		cmd.Flags().BoolVar(&o.listTools, "list-tools", false, "print the tools and exit, as the tools command does")
 	}
-	audit := &cobra.Command{Use: "audit", Short: "Read the audit log"}
-	audit.AddCommand(o.auditShow())
 	root.AddCommand(
 		serve,
 		tools,
 		o.plans(),
 		rbac,
-		audit,
+		o.auditCommands(),
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs, Run: func(cmd *cobra.Command, _ []string) {
 			fmt.Fprintln(cmd.OutOrStdout(), version())
 		}},

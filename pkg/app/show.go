@@ -2,11 +2,8 @@ package app
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -106,57 +103,6 @@ func (o *options) plans() *cobra.Command {
 			return nil
 		},
 	}
-}
-
-// auditShow prints the audit log, verified line by line.
-func (o *options) auditShow() *cobra.Command {
-	var asJSON bool
-	var planID, event string
-	cmd := &cobra.Command{
-		Use: "show", Short: "Print the audit log", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, keys, err := o.keys(false)
-			if err != nil {
-				return err
-			}
-			path := o.audit
-			if path == "" {
-				path = filepath.Join(dir, "audit.jsonl")
-			}
-			t := newTable(cmd.OutOrStdout(), "TIME", "EVENT", "WHAT", "CODE", "REASON / OUTPUT")
-			err = journal.Scan(path, keys, func(l *journal.Line) error {
-				switch {
-				case planID != "" && l.Plan != planID, event != "" && l.Event != event:
-				case asJSON:
-					return json.NewEncoder(cmd.OutOrStdout()).Encode(l)
-				default:
-					t.AppendRow(table.Row{l.Time.Local().Format("01-02 15:04:05"), l.Event, what(l), l.Code, strings.TrimSpace(l.Reason + " " + l.Output)})
-				}
-				return nil
-			})
-			if errors.Is(err, os.ErrNotExist) {
-				return fmt.Errorf("there is no audit log at %s yet", path)
-			}
-			if !asJSON {
-				t.Render()
-			}
-			return err
-		},
-	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "one JSON object a line instead of a table")
-	cmd.Flags().StringVar(&planID, "plan", "", "only lines of this `plan`")
-	cmd.Flags().StringVar(&event, "event", "", "only lines of this `event`, such as execute")
-	return cmd
-}
-
-func what(l *journal.Line) string {
-	switch {
-	case l.StepKey != "":
-		return l.StepKey
-	case l.Phrase != "":
-		return l.Phrase
-	}
-	return l.Tool
 }
 
 func arguments(properties map[string]any, required []string) (out []string) {

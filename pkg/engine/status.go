@@ -24,6 +24,7 @@ func StatusSchema() (*jsonschema.Schema, error) { return action.SchemaOf[statusA
 // first result with the last verdict beside it. It makes no API call. The error is always
 // a *refusal.Refusal.
 func (e *Engine) Status(c Call, schema *jsonschema.Schema) (*Execution, error) {
+	c = e.begin(c)
 	x, err := e.status(c, schema)
 	if err != nil {
 		return nil, e.refuse(c, nil, err)

@@ -24,7 +24,8 @@ const (
 	guardMaxLine     = 4 << 20          // bytes
 	guardGrace       = 35 * time.Second // what a verification wait of a call may still take
 	guardMaxRunning  = 64               // tool calls that run at a time; further ones queue
-	guardMaxInFlight = 1024             // requests that are queued or running
+	guardMaxInFlight = 1024             // requests that are queued, running, or answered and not read
+	guardMaxHeld     = 16               // longest lines that these may hold together
 	guardExitCode    = 130              // exit code after the second signal
 )
 
@@ -119,7 +120,7 @@ func ServeStdio(ctx context.Context, s *mcpserver.MCPServer, in io.Reader, out i
 		GuardOptions: opts,
 		mcp:          s,
 		slots:        make(chan struct{}, guardMaxRunning),
-		lines:        make(chan []byte),
+		lines:        make(chan rpcLine),
 		calls:        map[string]*guardCall{},
 		stopping:     make(chan struct{}),
 		idle:         make(chan struct{}),
@@ -128,7 +129,7 @@ func ServeStdio(ctx context.Context, s *mcpserver.MCPServer, in io.Reader, out i
 	}
 	g.session = &stdioSession{
 		notifications: make(chan mcp.JSONRPCNotification, 100),
-		send:          g.send,
+		send:          func(v any) { g.send(v, nil) },
 		ended:         g.stopping,
 		questions:     map[string]chan<- *rpcMessage{},
 	}
@@ -173,7 +174,7 @@ type stdioGuard struct {
 	session *stdioSession
 	ctx     context.Context // of every handler
 	slots   chan struct{}   // one token per running tool call
-	lines   chan []byte     // to writeLines; unbuffered, so what was sent is being written
+	lines   chan rpcLine    // to writeLines; unbuffered, so what was sent is being written
 
 	stopping chan struct{} // closed by stop
 	idle     chan struct{} // closed when stopped and nothing is pending
@@ -182,6 +183,7 @@ type stdioGuard struct {
 
 	mu      sync.Mutex
 	calls   map[string]*guardCall // requests in flight by rpcMessage.key
+	held    int                   // bytes of the lines of calls
 	pending int                   // accepted lines and requests whose answer is not yet handed over
 	stopped bool
 	err     error // why it stopped, nil if in good order
@@ -193,6 +195,12 @@ type guardCall struct {
 	ctx       context.Context
 	cancel    context.CancelCauseFunc
 	cancelled bool // by the client; guarded by stdioGuard.mu
+}
+
+// rpcLine is a line to the client.
+type rpcLine struct {
+	bytes  json.RawMessage
+	answer *guardCall // the request that it answers; nil for all else
 }
 
 // rpcOutgoing is a message to the client.
@@ -328,12 +336,12 @@ func (g *stdioGuard) accept(line []byte) {
 		g.refuse(m, rpcErr)
 	case m.method == "":
 		g.session.answer(m)
+	case m.id != nil:
+		g.request(m)
 	case m.method == mcp.MethodNotificationCancelled:
 		g.cancelCall(rpcIDKey(m.params["requestId"]))
-	case m.id == nil:
-		g.handle(g.ctx, m) // mcp-go runs no request without an id
 	default:
-		g.request(m)
+		g.handle(g.ctx, m) // mcp-go runs no request without an id
 	}
 }
 
@@ -351,7 +359,7 @@ func (g *stdioGuard) refuse(m *rpcMessage, rpcErr *mcp.JSONRPCErrorDetails) {
 		id = json.RawMessage("null")
 	}
 	g.mu.Unlock()
-	g.send(rpcOutgoing{ID: id, Error: rpcErr})
+	g.send(rpcOutgoing{ID: id, Error: rpcErr}, nil)
 }
 
 func (g *stdioGuard) request(m *rpcMessage) {
@@ -376,21 +384,25 @@ func (g *stdioGuard) admit(c *guardCall) *mcp.JSONRPCErrorDetails {
 		return newRPCError(mcp.INVALID_REQUEST, errors.New("a request with this id is still in flight"))
 	case g.stopped:
 		return newRPCError(mcp.INTERNAL_ERROR, errors.New("the server is stopping"))
-	case len(g.calls) >= guardMaxInFlight:
-		return newRPCError(mcp.INTERNAL_ERROR, fmt.Errorf("%d requests are in flight: wait for answers, then send this one again", len(g.calls)))
+	case len(g.calls) >= guardMaxInFlight || g.held+c.size > guardMaxHeld*g.MaxLine:
+		return newRPCError(mcp.INTERNAL_ERROR, fmt.Errorf("%d requests (%d bytes) are in flight: wait for answers, then send this one again", len(g.calls), g.held))
 	}
+	g.held += c.size
 	c.ctx, c.cancel = context.WithCancelCause(g.ctx)
 	g.calls[c.key] = c
 	g.pending++
 	return nil
 }
 
-// settle takes a request out of flight and tells whether to answer it. It comes
-// before the answer is written, since the client may use the id again then.
+// settle takes a request out of flight and tells whether to answer it. It comes right
+// before the answer is written, since the client may use the id again then, and not
+// earlier: of two answers under one id the client could take either for the other, and
+// requests whose answers nobody reads would count no more.
 func (g *stdioGuard) settle(c *guardCall) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.calls, c.key)
+	g.held -= c.size
 	return !c.cancelled
 }
 
@@ -421,9 +433,7 @@ func (g *stdioGuard) run(c *guardCall) {
 	} else {
 		answer = g.handle(c.ctx, c.rpcMessage)
 	}
-	if g.settle(c) {
-		g.send(answer)
-	}
+	g.send(answer, c)
 }
 
 // handle has mcp-go serve a request or notification. The answer comes encoded,
@@ -453,16 +463,16 @@ func (g *stdioGuard) handle(ctx context.Context, m *rpcMessage) (answer any) {
 	return line
 }
 
-// send hands one message to writeLines. It blocks while the client does not
-// read, and drops the message once serving is over.
-func (g *stdioGuard) send(v any) {
+// send hands one message, the answer to c where that is not nil, to writeLines. It blocks
+// while the client does not read, and drops the message once serving is over.
+func (g *stdioGuard) send(v any, c *guardCall) {
 	line, err := encodeLine(v)
 	if err != nil {
 		g.Log.Error("a message cannot be encoded", "error", err)
 		return
 	}
 	select {
-	case g.lines <- line:
+	case g.lines <- rpcLine{line, c}:
 	case <-g.done:
 	}
 }
@@ -505,7 +515,9 @@ func (g *stdioGuard) writeLines(out io.Writer) {
 					queued = false
 				}
 			}
-			write(line)
+			if line.answer == nil || g.settle(line.answer) {
+				write(line.bytes)
+			}
 		case <-g.done:
 			return
 		}

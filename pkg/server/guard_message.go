@@ -33,13 +33,14 @@ type rpcMessage struct {
 	method   mcp.MCPMethod              // empty in a response
 	id       json.RawMessage            // as the client wrote it; nil in a notification
 	key      string                     // equal for equal ids, see rpcIDKey
+	size     int                        // bytes of the line
 }
 
 // parseRPC takes a non-blank line apart and applies every rule that needs
 // no other line. A refused message still carries its id where the answer may
 // name it, that is, where the line is a request with one sound id.
 func parseRPC(line []byte) (*rpcMessage, *mcp.JSONRPCErrorDetails) {
-	m := &rpcMessage{}
+	m := &rpcMessage{size: len(line)}
 	if err := checkLineText(line); err != nil {
 		return m, newRPCError(mcp.PARSE_ERROR, err)
 	}

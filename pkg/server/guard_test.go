@@ -127,6 +127,7 @@ type guardRun struct {
 	out     guardSink
 	log     guardSink
 	cancel  context.CancelFunc
+	maxLine int // 0: the default
 	signals chan os.Signal
 	exits   chan int
 	stops   int
@@ -181,6 +182,7 @@ func startGuard(t *testing.T, prepare func(*guardRun)) *guardRun {
 	go func() {
 		defer close(r.done)
 		r.err = ServeStdio(ctx, r.mcp, in, &r.out, GuardOptions{
+			MaxLine: r.maxLine,
 			OnStop:  func() { r.stops++ },
 			Log:     slog.New(slog.NewTextHandler(&r.log, nil)),
 			Signals: r.signals,
@@ -384,6 +386,7 @@ func TestGuardLines(t *testing.T) {
 		"unknown notification":     {in: `{"jsonrpc":"2.0","method":"notifications/nope"}` + "\n"},
 		"malformed notification":   {in: `{"jsonrpc":"2.0","method":"notifications/cancelled","params":[1]}` + "\n"},
 		"Id":                       {in: `{"jsonrpc":"2.0","Id":1,"method":"tools/call","params":{"name":"slow"}}` + "\n", want: []string{errorLine("null", -32600, `key "Id" must be written "id"`)}},
+		"cancelling with an id":    {in: `{"jsonrpc":"2.0","id":1,"method":"notifications/cancelled","params":{"requestId":9}}` + "\n", want: []string{errorLine("1", -32601, "Method notifications/cancelled not found")}},
 		"cancelling nothing":       {in: cancelLine("7") + "\n" + cancelLine("null") + "\n" + `{"jsonrpc":"2.0","method":"notifications/cancelled"}` + "\n"},
 		"panic":                    {in: callLine("1", "panic", "{}") + "\n", want: []string{errorLine("1", -32603, "internal error")}},
 		"result that is no JSON":   {in: callLine("1", "nan", "{}") + "\n", want: []string{errorLine("1", -32603, "internal error")}},
@@ -629,12 +632,35 @@ func TestGuardTooManyInFlight(t *testing.T) {
 		r.send(calls...)
 		r.want()
 		r.send(pingLine(`"more"`))
-		r.want(errorLine(`"more"`, -32603, "1024 requests are in flight: wait for answers, then send this one again"))
+		held := len(strings.Join(calls, ""))
+		r.want(errorLine(`"more"`, -32603, fmt.Sprintf("1024 requests (%d bytes) are in flight: wait for answers, then send this one again", held)))
 		r.open()
 		synctest.Wait()
 		if got := len(r.out.take()); got != guardMaxInFlight {
 			t.Errorf("got %d answers, want %d", got, guardMaxInFlight)
 		}
+	})
+}
+
+// Few calls may be large, or many small.
+func TestGuardTooManyBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startGuard(t, func(r *guardRun) { r.maxLine = 1000 })
+		long := func(id string) string {
+			line := callLine(id, "slow", `"`+strings.Repeat("x", 1000)+`"`)
+			return strings.Replace(line, strings.Repeat("x", len(line)-1000), "", 1)
+		}
+		var calls []string
+		for i := range guardMaxHeld {
+			calls = append(calls, long(fmt.Sprint(i)))
+		}
+		r.send(calls...)
+		r.want()
+		r.send(pingLine(`"more"`))
+		r.want(errorLine(`"more"`, -32603, "16 requests (16000 bytes) are in flight: wait for answers, then send this one again"))
+		r.send(cancelLine("0"))
+		r.send(pingLine(`"more"`))
+		r.want(pongLine(`"more"`))
 	})
 }
 
@@ -796,6 +822,48 @@ func TestGuardStuckOutput(t *testing.T) {
 		synctest.Wait()
 		r.wantReturned(true)
 		close(r.out.block)
+	})
+}
+
+// An answer that nobody has read yet keeps its id and its place.
+func TestGuardUnreadAnswers(t *testing.T) {
+	t.Run("id", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := startGuard(t, func(r *guardRun) { r.out.block = make(chan struct{}) })
+			r.send(pingLine("0")) // is being written
+			r.send(pingLine("1"))
+			r.send(callLine("1", "slow", "{}"))
+			close(r.out.block)
+			synctest.Wait()
+			r.wantAnyOrder(pongLine("0"), pongLine("1"), errorLine("null", -32600, "a request with this id is still in flight"))
+		})
+	})
+	t.Run("cancelled", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := startGuard(t, func(r *guardRun) { r.out.block = make(chan struct{}) })
+			r.send(pingLine("0"))
+			r.send(callLine("1", "echo", "{}"))
+			r.send(cancelLine("1"))
+			close(r.out.block)
+			synctest.Wait()
+			r.want(pongLine("0"))
+		})
+	})
+	t.Run("number", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := startGuard(t, func(r *guardRun) { r.out.block = make(chan struct{}) })
+			r.send(pingLine(`"written"`))
+			var pings, want []string
+			for i := range guardMaxInFlight {
+				pings, want = append(pings, pingLine(fmt.Sprint(i))), append(want, pongLine(fmt.Sprint(i)))
+			}
+			r.send(pings...)
+			r.send(pingLine(`"more"`))
+			close(r.out.block)
+			synctest.Wait()
+			held := len(strings.Join(pings, ""))
+			r.wantAnyOrder(append(want, pongLine(`"written"`), errorLine(`"more"`, -32603, fmt.Sprintf("1024 requests (%d bytes) are in flight: wait for answers, then send this one again", held)))...)
+		})
 	})
 }
 

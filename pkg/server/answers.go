@@ -63,12 +63,17 @@ func few(all []string, most int) []string {
 		if i == most {
 			return append(out, fmt.Sprintf("and %d more", len(all)-i))
 		}
-		if r := []rune(s); len(r) > maxItem {
-			s = string(r[:maxItem]) + "…"
-		}
-		out = append(out, s)
+		out = append(out, clip(s, maxItem))
 	}
 	return out
+}
+
+// clip keeps the first characters of a text.
+func clip(s string, most int) string {
+	if r := []rune(s); len(r) > most {
+		return string(r[:most]) + "…"
+	}
+	return s
 }
 
 // planAnswer is what a plan tool returns.

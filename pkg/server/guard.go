@@ -26,6 +26,7 @@ const (
 	guardMaxRunning  = 64               // tool calls that run at a time; further ones queue
 	guardMaxInFlight = 1024             // requests that are queued, running, or answered and not read
 	guardMaxHeld     = 16               // longest lines that these may hold together
+	guardMaxError    = 1000             // characters of an error's message
 	guardExitCode    = 130              // exit code after the second signal
 )
 
@@ -453,7 +454,7 @@ func (g *stdioGuard) handle(ctx context.Context, m *rpcMessage) (answer any) {
 	case mcp.JSONRPCResponse:
 		result = rpcOutgoing{ID: m.id, Result: response.Result}
 	case mcp.JSONRPCError:
-		result = rpcOutgoing{ID: m.id, Error: &response.Error}
+		result = rpcOutgoing{ID: m.id, Error: g.explain(m, response.Error)}
 	}
 	line, err := encodeLine(result)
 	if err != nil {
@@ -461,6 +462,26 @@ func (g *stdioGuard) handle(ctx context.Context, m *rpcMessage) (answer any) {
 		return failed
 	}
 	return line
+}
+
+// explain words an error of mcp-go for a person: which tool is unknown and why, and where
+// the number stands that is too large to be decoded. What is quoted in it has an end.
+func (g *stdioGuard) explain(m *rpcMessage, e mcp.JSONRPCErrorDetails) *mcp.JSONRPCErrorDetails {
+	if m.method == mcp.MethodToolsCall && e.Code == mcp.INVALID_PARAMS {
+		var name string
+		_ = json.Unmarshal(m.params["name"], &name) // no name is the empty one
+		if g.mcp.GetTool(name) == nil {
+			e.Message = unknownTool(g.mcp, name)
+		}
+	}
+	if at := outOfRange("params", m.envelope["params"], 2); at != "" {
+		e.Code, e.Message = mcp.INVALID_PARAMS, at+" has a number that is out of range"
+	}
+	e.Message = clip(e.Message, guardMaxError)
+	if data, err := json.Marshal(e.Data); err != nil || len(data) > 4*guardMaxError {
+		e.Data = nil
+	}
+	return &e
 }
 
 // send hands one message, the answer to c where that is not nil, to writeLines. It blocks

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -86,6 +87,9 @@ func parseRPC(line []byte) (*rpcMessage, *mcp.JSONRPCErrorDetails) {
 		err = errors.New("params must be an object")
 	default:
 		m.params, err = rpcMembers(params, rpcParamsKeys)
+		if meta := m.params["_meta"]; err == nil && meta != nil && meta[0] == '{' {
+			_, err = rpcMembers(meta, nil)
+		}
 	}
 	if err != nil {
 		return m, newRPCError(mcp.INVALID_PARAMS, err)
@@ -197,6 +201,24 @@ func rpcMembers(object []byte, keys []string) (map[string]json.RawMessage, error
 		found[key] = value
 	}
 	return found, first
+}
+
+// outOfRange names the value in raw, at most that many levels deep, which holds a number
+// beyond a float64: nothing else in valid JSON fails to be decoded. "" if there is none.
+func outOfRange(path string, raw json.RawMessage, levels int) string {
+	var v any
+	if len(raw) == 0 || json.Unmarshal(raw, &v) == nil {
+		return ""
+	}
+	if raw[0] == '{' && levels > 0 {
+		members, _ := rpcMembers(raw, nil)
+		for _, key := range slices.Sorted(maps.Keys(members)) {
+			if at := outOfRange(fmt.Sprintf("%s.%.64s", path, key), members[key], levels-1); at != "" {
+				return at
+			}
+		}
+	}
+	return path
 }
 
 // rpcIDKey returns a key that is equal for equal ids and different for a string

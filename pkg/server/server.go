@@ -114,6 +114,14 @@ func (t tools) reads() ([]mcpserver.ServerTool, error) {
 	return []mcpserver.ServerTool{{Tool: read, Handler: handler}}, err
 }
 
+// unknownTool tells who calls a tool that does not exist what to do.
+func unknownTool(s *mcpserver.MCPServer, name string) string {
+	if s.GetTool("plan_"+name) != nil {
+		return fmt.Sprintf("unknown tool %q: write tools exist only where the server was started with --allow-write; plan_%s is here", name, name)
+	}
+	return fmt.Sprintf("unknown tool %.64q: tools/list names those that exist", name)
+}
+
 func planDoc(a *action.Action) string {
 	return "Changes nothing. Plans: " + a.Doc + " Returns the dry run, the blast radius, the undo and the confirm phrase for " + a.Name + "."
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -39,9 +40,11 @@ func resultOf(a answer) *mcp.CallToolResult {
 const (
 	maxAnswer = 8000 // characters of each of its two forms
 	maxItem   = 240  // characters of one entry of a list
+	maxReason = 300  // characters of a reason, for each entry that a list may have
 )
 
-// items is how many entries of each list an answer shows: as many of these as fit.
+// items is how many entries of each list an answer shows: as many of these as fit. The
+// room for a reason shrinks with it.
 var items = []int{12, 6, 3, 1}
 
 // fitting makes an answer with as many entries in its lists as fit.
@@ -246,6 +249,7 @@ func executedWith(x *engine.Execution, most int) executionAnswer {
 		lines = append(lines, stepLine(s))
 		a.untrusted = cmp.Or(a.untrusted, s.Untrusted)
 	}
+	a.Detail = clip(a.Detail, most*maxReason)
 	a.Steps, a.skipped, a.leftOver = few(lines, most), few(a.parsed.Skipped, most), few(a.parsed.LeftOver, most)
 	return a
 }
@@ -351,12 +355,21 @@ type also struct {
 }
 
 func refused(r *refusal.Refusal) answer {
-	a := refusalAnswer{Code: r.Code, Message: r.Message, Hint: r.Hint, Retryable: r.Retryable, Untrusted: r.Untrusted}
+	return fitting(func(most int) refusalAnswer { return refusedWith(r, most) })
+}
+
+func refusedWith(r *refusal.Refusal, most int) refusalAnswer {
+	room := most * maxReason
+	a := refusalAnswer{Code: r.Code, Message: clip(r.Message, room), Hint: clip(r.Hint, room), Retryable: r.Retryable, Untrusted: r.Untrusted}
 	if !r.RetryAt.IsZero() {
 		a.RetryAt = r.RetryAt.UTC().Format(time.RFC3339)
 	}
-	for _, o := range r.Also {
-		a.Also = append(a.Also, also{o.Code, o.Message, o.Hint})
+	for i, o := range r.Also {
+		if i == most {
+			a.Also = append(a.Also, also{Code: o.Code, Message: fmt.Sprintf("and %d more", len(r.Also)-i)})
+			break
+		}
+		a.Also = append(a.Also, also{o.Code, clip(o.Message, room), clip(o.Hint, room)})
 	}
 	return a
 }
@@ -387,11 +400,20 @@ func (a refusalAnswer) text() string {
 // page builds the text of an answer.
 type page struct{ strings.Builder }
 
+// line adds one line: nothing that is said in it can begin another one, or look so.
 func (p *page) line(format string, args ...any) {
 	if p.Len() > 0 {
 		p.WriteByte('\n')
 	}
-	fmt.Fprintf(&p.Builder, format, args...)
+	p.WriteString(strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsControl(r), unicode.In(r, unicode.Zl, unicode.Zp):
+			return ' '
+		case unicode.Is(unicode.Cf, r):
+			return -1
+		}
+		return r
+	}, fmt.Sprintf(format, args...)))
 }
 
 func (p *page) each(head string, lines []string) {

@@ -4,10 +4,12 @@ package server
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -163,9 +165,9 @@ func (t tools) handle(a *action.Action, do func(context.Context, engine.Call) (a
 	return func(ctx context.Context, req mcp.CallToolRequest) (res *mcp.CallToolResult, err error) {
 		defer func() {
 			if p := recover(); p != nil {
-				id := fmt.Sprintf("%p", &req)[2:]
+				id := rand.Text()[:8]
 				t.options.Log.Error("panic", "incident", id, "tool", req.Params.Name, "panic", p, "stack", string(debug.Stack()))
-				res, err = mcp.NewToolResultError("failed: an internal fault, incident "+id+" in the server's log; call again with the same phrase to learn whether anything was sent"), nil
+				res, err = mcp.NewToolResultError("failed: an internal fault, incident "+id+" in the server's log; the same call again tells what became of it, nothing is sent twice"), nil
 			}
 		}()
 		out, err := do(ctx, engine.Call{
@@ -220,12 +222,22 @@ func client(ctx context.Context, req mcp.CallToolRequest) engine.Client {
 type mcpCalls struct{ server *mcpserver.MCPServer }
 
 // progress gives the function that tells the caller how far a call is; nil where it did
-// not ask. Nothing depends on its arrival.
+// not ask, or where its token would not come back as it was: it could be another call's.
+// Nothing depends on its arrival.
 func (m mcpCalls) progress(ctx context.Context, req mcp.CallToolRequest) func(string) {
-	if m.server == nil || req.Params.Meta == nil || req.Params.Meta.ProgressToken == nil {
+	if m.server == nil || req.Params.Meta == nil {
 		return nil
 	}
 	token, n := req.Params.Meta.ProgressToken, 0
+	switch v := token.(type) {
+	case string:
+	case float64:
+		if math.Abs(v) >= 1<<53 {
+			return nil // was rounded when it was decoded
+		}
+	default:
+		return nil
+	}
 	return func(message string) {
 		n++
 		_ = m.server.SendNotificationToClient(ctx, "notifications/progress",

@@ -115,8 +115,7 @@ func decode(schema *jsonschema.Schema, raw json.RawMessage, into any) (d Decoded
 	if len(raw) == 0 || string(raw) == "null" {
 		raw = json.RawMessage("{}")
 	}
-	var got map[string]any
-	strict, err := kjson.UnmarshalStrict(raw, &got, kjson.DisallowDuplicateFields)
+	got, strict, err := object(raw)
 	if err != nil || got == nil {
 		return d, invalid(schema, []string{"arguments must be a JSON object"})
 	}
@@ -181,6 +180,25 @@ func decode(schema *jsonschema.Schema, raw json.RawMessage, into any) (d Decoded
 	d.Reason, _ = got["reason"].(string)
 	d.Canonical, err = json.Marshal(into)
 	return d, err
+}
+
+// object decodes the arguments, with what stands in them twice. A value with a number that
+// is too large for a float64 stays as it was sent: it fits nowhere.
+func object(raw json.RawMessage) (got map[string]any, twice []error, err error) {
+	if twice, err = kjson.UnmarshalStrict(raw, &got, kjson.DisallowDuplicateFields); err == nil {
+		return got, twice, nil
+	}
+	var members map[string]json.RawMessage
+	twice, err = kjson.UnmarshalStrict(raw, &members, kjson.DisallowDuplicateFields)
+	got = map[string]any{}
+	for name, member := range members {
+		var v any
+		if kjson.UnmarshalCaseSensitivePreserveInts(member, &v) != nil {
+			v = member
+		}
+		got[name] = v
+	}
+	return got, twice, err
 }
 
 // maxFaults is how many faults one refusal names; the rest is counted. A refusal must fit

@@ -59,6 +59,11 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+	release, err := j.Live()
+	if err != nil {
+		return err
+	}
+	defer release()
 	clients, err := kube.New(cluster.config, version(), time.Now, log)
 	if err != nil {
 		return err
@@ -76,6 +81,7 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+	go e.Settle()
 	log.Info("serving MCP on stdio", "cluster", cluster.label, "write", o.allowWrite, "state", dir)
 	err = server.ServeStdio(cmd.Context(), s, o.stdin, cmd.OutOrStdout(), server.GuardOptions{OnStop: e.Stop, Log: log})
 	ctx, cancel := context.WithTimeout(context.Background(), drainAfterStop)

@@ -49,11 +49,13 @@ type Engine struct {
 	dryRuns atomic.Int64
 	calls   atomic.Int64
 
-	flights flights
-	repeats repeats
-	work    sync.WaitGroup // executions that have begun
-	stop    context.Context
-	stopped context.CancelFunc
+	flights   flights
+	settlings settlings
+	late      lates
+	repeats   repeats
+	work      sync.WaitGroup // executions that have begun
+	stop      context.Context
+	stopped   context.CancelFunc
 }
 
 // New makes an Engine; it sends nothing.

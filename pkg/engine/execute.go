@@ -80,13 +80,13 @@ func (e *Engine) Execute(ctx context.Context, c Call) (*Execution, error) {
 		case errors.Is(f.err, errDone), !mine && f.err == nil && f.answer.Result != nil:
 			return e.replay(c, p)
 		case !mine && f.err == nil:
-			return e.unknown(c, p)
+			return e.foundOut(ctx, c, p, e.cfg.VerifyWait-e.now().Sub(began))
 		case errors.Is(f.err, errAbandoned):
 			continue // another caller's, which went away before anything was claimed
 		case errors.Is(f.err, errBusy):
 			return e.inProgress(c, p, itIsElsewhere, nil)
 		case errors.Is(f.err, errUnknown):
-			return e.unknown(c, p)
+			return e.foundOut(ctx, c, p, e.cfg.VerifyWait-e.now().Sub(began))
 		case f.err != nil:
 			return nil, e.refuse(c, p, f.err)
 		case f.verdict != nil:
@@ -315,9 +315,18 @@ func (x *execution) awaitOpen(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, x.cfg.VerifyWait)
 	defer cancel()
 	for {
-		err := x.j.View(func(l *journal.Ledger) error { return x.open(l, x.p, x.now()) })
-		if !errors.Is(err, errBusy) {
+		var st journal.State
+		err := x.j.View(func(l *journal.Ledger) error {
+			st = l.Plan(x.p.ID)
+			return x.open(l, x.p, x.now())
+		})
+		switch {
+		case !errors.Is(err, errBusy):
 			return err
+		case x.late.has(x.p.ID):
+			return unrecorded(errors.New("the journal has not taken it yet"))
+		case x.orphaned(x.p, st, true):
+			return errUnknown
 		}
 		select {
 		case <-ctx.Done():
@@ -377,17 +386,32 @@ func (e *Engine) inProgress(c Call, p *plan.Plan, detail string, done []plan.Ste
 // What a call is told that gives no result yet.
 const (
 	itGoesOn      = "it goes on; call again with the same phrase for the rest, nothing is sent twice"
-	itIsElsewhere = "another process has begun it; call again with the same phrase, nothing is sent twice. If that process has died, look at the object"
+	itIsElsewhere = "another process is at work on it; call again with the same phrase, nothing is sent twice"
 )
 
-func (e *Engine) unknown(c Call, p *plan.Plan) (*Execution, error) {
+// foundOut waits until what was unknown is found out, at most for wait, and gives the
+// result.
+func (e *Engine) foundOut(ctx context.Context, c Call, p *plan.Plan, wait time.Duration) (*Execution, error) {
+	select {
+	case <-e.findOut(p):
+	case <-time.After(wait):
+	case <-ctx.Done():
+	case <-e.stop.Done():
+	}
+	st, err := e.state(p.ID)
+	switch {
+	case err != nil:
+		return nil, unavailable(err)
+	case st.Done:
+		return e.replay(c, p)
+	}
 	if err := e.append(about(e.line(c, journal.EventInProgress), p)); err != nil {
 		return nil, unavailable(err)
 	}
-	return &Execution{Plan: p, Outcome: plan.Unknown, Detail: unknownDetail}, nil
+	return &Execution{Plan: p, Outcome: plan.Unknown, Steps: st.Steps, Detail: unknownDetail}, nil
 }
 
-const unknownDetail = "the request may have been applied, or may still be; it is never sent again. Look at the object, and at the API server's audit log by the Audit-ID"
+const unknownDetail = "the request may have been applied, or may still be; it is never sent again. What became of it is being found out, which takes up to 45 s: call again with the same phrase for the result"
 
 // flights lets one call per plan through in this process; the others wait for it.
 type flights struct {
@@ -419,6 +443,14 @@ func (f *flights) enter(id string) (fl *flight, mine bool) {
 	fl = &flight{done: make(chan struct{})}
 	f.busy[id] = fl
 	return fl, true
+}
+
+// has reports whether a plan is being executed in this process.
+func (f *flights) has(id string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, ok := f.busy[id]
+	return ok
 }
 
 func (f *flights) leave(id string, fl *flight) {

@@ -416,11 +416,8 @@ func rbacVerb(s plan.Step) string {
 func rbacResource(s plan.Step) string {
 	k, _ := plan.KindOf(s.Target.Resource)
 	gr := k.GroupResource()
-	switch s.Verb {
-	case plan.Scale:
-		gr.Resource += "/scale"
-	case plan.Evict:
-		gr.Resource += "/eviction"
+	if sub := s.Subresource(); sub != "" {
+		gr.Resource += "/" + sub
 	}
 	return gr.String()
 }

@@ -47,9 +47,12 @@ func (e *Engine) status(c Call, schema *jsonschema.Schema) (*Execution, error) {
 	case p == nil || p.Principal != e.cfg.Principal.String():
 		return nil, refusal.New(refusal.NotFound, "the id stands in the plan's answer and in its phrase; plans are remembered for 24 h", "there is no plan %s of yours", args.Plan)
 	}
-	var st journal.State
-	if err := e.j.View(func(l *journal.Ledger) error { st = l.Plan(p.ID); return nil }); err != nil {
+	st, err := e.state(p.ID)
+	if err != nil {
 		return nil, unavailable(err)
+	}
+	if e.orphaned(p, st, false) {
+		e.findOut(p) // for whoever asks next
 	}
 	x := &Execution{Plan: p, Steps: st.Steps, Outcome: plan.NotExecuted}
 	switch {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"fmt"
@@ -33,12 +34,15 @@ const (
 	stepNotSent    = "not sent"
 	stepBlocked    = "blocked"
 	stepUnknown    = "unknown"
+
+	stepIndeterminate = "indeterminate" // nobody can find out
 )
 
 // work is one Step on its way.
 type work struct {
 	n        int // from 1, in the plan's order
 	step     plan.Step
+	gen      int64 // the target's generation at the last read
 	attempt  int
 	pause    time.Duration
 	notUntil time.Time
@@ -53,9 +57,14 @@ func (x *execution) execute(ctx context.Context, got *passed, d drifted) (*Execu
 		return nil, err
 	}
 	x.claim, x.began, x.results = id, x.now(), map[int]*plan.StepResult{}
+	gens := map[string]int64{}
+	for _, pr := range got.Proposals {
+		gens[pr.Step.Key()] = generation(pr.Object)
+	}
 	var queue []*work
 	for _, i := range d.send {
-		queue = append(queue, &work{n: i + 1, step: x.p.Steps[i], pause: budgetPause})
+		s := x.p.Steps[i]
+		queue = append(queue, &work{n: i + 1, step: s, gen: gens[s.Key()], pause: budgetPause})
 	}
 	outcome, notes := plan.Executed, d.notes
 	fail := func() {
@@ -77,7 +86,7 @@ func (x *execution) execute(ctx context.Context, got *passed, d drifted) (*Execu
 		}
 		if x.claimed() && x.stop.Err() != nil {
 			fail()
-			x.settle(w, plan.StepResult{Outcome: stepNotSent, Detail: "the server was stopped"})
+			x.keep(w, plan.StepResult{Outcome: stepNotSent, Detail: "the server was stopped"})
 			continue
 		}
 		r, err := x.attempt(ctx, w)
@@ -85,10 +94,10 @@ func (x *execution) execute(ctx context.Context, got *passed, d drifted) (*Execu
 		case err != nil && !x.claimed():
 			return nil, err // nothing was sent
 		case err != nil:
-			x.settle(w, plan.StepResult{Outcome: stepNotSent, Detail: "the journal cannot be written"})
-			return nil, unrecorded(err)
-		case r.Outcome == stepUnknown:
-			x.settle(w, r)
+			fail()
+			queue, r = nil, plan.StepResult{Outcome: stepNotSent, Detail: "the journal cannot be written"}
+		case r.Outcome == stepUnknown && !w.step.Optional:
+			x.keep(w, r)
 			return x.leaveUnknown(r)
 		case r.Outcome == stepBlocked && x.now().Sub(x.began)+w.pause < w.step.Timeout():
 			w.notUntil = x.now().Add(w.pause)
@@ -103,15 +112,15 @@ func (x *execution) execute(ctx context.Context, got *passed, d drifted) (*Execu
 				queue = nil // the Steps behind rest on this one
 			}
 		}
-		x.settle(w, r)
+		x.keep(w, r)
 	}
 	return x.conclude(ctx, got, d, outcome, notes)
 }
 
 func (x *execution) claimed() bool { return len(x.results) > 0 || x.pending != nil }
 
-// settle keeps the last word on a Step.
-func (x *execution) settle(w *work, r plan.StepResult) {
+// keep keeps the last word on a Step.
+func (x *execution) keep(w *work, r plan.StepResult) {
 	r.Step = w.step.Key()
 	x.results[w.n] = &r
 	x.flight.add(r)
@@ -136,9 +145,11 @@ func (x *execution) flush() error {
 	if x.pending == nil {
 		return nil
 	}
-	lines := x.pending
+	if err := x.append(x.pending...); err != nil {
+		return err
+	}
 	x.pending = []*journal.Line{}
-	return x.append(lines...)
+	return nil
 }
 
 // attempt makes the attempts of one Step until there is something to say: a 409 with
@@ -153,7 +164,7 @@ func (x *execution) attempt(ctx context.Context, w *work) (plan.StepResult, erro
 			return plan.StepResult{}, err
 		}
 		r := plan.StepResult{AuditID: id}
-		slots, why, gone := x.lastLook(ctx, w.step)
+		slots, why, gone := x.lastLook(ctx, w)
 		switch {
 		case gone:
 			r.Outcome, r.Detail = stepGone, why
@@ -178,7 +189,7 @@ func (x *execution) intend(w *work, auditID string) error {
 	l := about(x.line(x.call, journal.EventIntent), x.p)
 	l.Claim, l.Step, l.Attempt, l.StepKey, l.AuditID = x.claim, w.n, w.attempt, w.step.Key(), auditID
 	l.StepDigest = hex.EncodeToString(plan.Digest([]plan.Step{w.step}))[:16]
-	l.Target, l.Reason = &w.step.Target, x.reason
+	l.Target, l.Reason, l.Gen = &w.step.Target, x.reason, w.gen
 	l.SendNotAfter = x.now().Add(sendWindow).UTC()
 	first := !x.claimed()
 	err := x.j.Append(func(led *journal.Ledger) ([]*journal.Line, error) {
@@ -198,7 +209,8 @@ func (x *execution) intend(w *work, auditID string) error {
 
 // lastLook reads the target once more, after the intent is on disk: the version that the
 // request will carry is the one at which the shown values were seen to hold.
-func (x *execution) lastLook(ctx context.Context, s plan.Step) (sl plan.Slots, why string, gone bool) {
+func (x *execution) lastLook(ctx context.Context, w *work) (sl plan.Slots, why string, gone bool) {
+	s := w.step
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	o, err := x.k.Read.Get(ctx, s.Target)
@@ -212,6 +224,7 @@ func (x *execution) lastLook(ctx context.Context, s plan.Step) (sl plan.Slots, w
 	if moved := s.Moved(o); moved != nil {
 		return sl, moved[0], removal && s.OnBudget == plan.Wait
 	}
+	w.gen = generation(o)
 	sl = s.Fill(o)
 	sl.Reason = x.reason
 	return sl, "", false
@@ -250,47 +263,56 @@ func (x *execution) send(ctx context.Context, w *work, sl plan.Slots, r *plan.St
 func (x *execution) outcome(w *work, r plan.StepResult) {
 	l := about(x.line(x.call, journal.EventStep), x.p)
 	l.Claim, l.Step, l.Attempt, l.StepKey, l.AuditID = x.claim, w.n, w.attempt, w.step.Key(), r.AuditID
-	l.Target, l.Code, l.HTTP, l.RV, l.Output, l.Untrusted = &w.step.Target, r.Outcome, r.Code, r.RV, r.Detail, r.Untrusted
+	l.Target, l.Code, l.HTTP, l.RV, l.Gen, l.Output, l.Untrusted = &w.step.Target, r.Outcome, r.Code, r.RV, w.gen, r.Detail, r.Untrusted
 	x.pending = append(x.pending, l)
 }
 
 // leaveUnknown records that nobody knows what became of a request. It is never sent
-// again.
+// again; from here on it is found out.
 func (x *execution) leaveUnknown(r plan.StepResult) (*Execution, error) {
 	l := about(x.line(x.call, journal.EventUnknown), x.p)
 	l.Claim, l.AuditID, l.Output, l.Untrusted, l.Reason = x.claim, r.AuditID, r.Detail, r.Untrusted, x.reason
-	if err := x.append(append(x.pending, l)...); err != nil {
-		return nil, unrecorded(err)
+	if err := x.finish(l); err != nil {
+		return nil, err
 	}
+	x.findOut(x.p) // its answer may be ready when the client asks again
 	return &Execution{Plan: x.p, Outcome: plan.Unknown, Steps: x.flight.steps(), Detail: unknownDetail}, nil
 }
 
 // conclude observes what came of it and writes the one execute line that holds before
 // and after.
 func (x *execution) conclude(ctx context.Context, got *passed, d drifted, outcome plan.Outcome, notes []string) (*Execution, error) {
-	p, detail := x.p, ""
-	if outcome == plan.Executed && d.leftOver != nil { // a node that is not empty is not drained
-		outcome, detail = plan.Failed, "what was planned is done; what came since is left over: plan again for it"
-	}
+	p := x.p
 	res := &plan.Result{
-		Plan: p.ID, Sentence: p.Sentence, Outcome: outcome, Detail: detail, Skipped: d.skipped, LeftOver: d.leftOver,
+		Outcome: outcome, Skipped: d.skipped, LeftOver: d.leftOver, Notes: notes,
 		Before: plan.StateOf(got.Target.Resource, got.Object), After: x.observe(ctx, got.Target),
-		Undo: p.Undo, Notes: notes, Time: x.now().UTC().Truncate(time.Millisecond),
 	}
-	var auditIDs []string
+	if outcome == plan.Executed && d.leftOver != nil { // a node that is not empty is not drained
+		res.Outcome, res.Detail = plan.Failed, "what was planned is done; what came since is left over: plan again for it"
+	}
+	x.fill(res, p, func(i int) *plan.StepResult { return x.results[i+1] })
+	l := resultLine(x.line(x.call, journal.EventExecute), p, res)
+	l.Claim, l.Reason = x.claim, x.reason
+	if err := x.finish(l); err != nil {
+		return nil, err
+	}
+	return x.recorded(p)
+}
+
+// fill gives a Result what it says of the plan and of each Step: of is what became of the
+// one at an index, nil where it was never sent.
+func (e *Engine) fill(res *plan.Result, p *plan.Plan, of func(int) *plan.StepResult) {
+	res.Plan, res.Sentence, res.Undo, res.Time = p.ID, p.Sentence, p.Undo, e.now().UTC().Truncate(time.Millisecond)
 	for i, s := range p.Steps {
-		r := x.results[i+1]
+		r := of(i)
 		switch {
 		case r != nil:
-		case slices.Contains(d.skipped, s.Key()) || s.Optional:
+		case slices.Contains(res.Skipped, s.Key()) || s.Optional:
 			continue
 		default:
 			r = &plan.StepResult{Step: s.Key(), Outcome: stepNotSent}
 		}
 		res.Steps = append(res.Steps, *r)
-		if r.AuditID != "" {
-			auditIDs = append(auditIDs, r.AuditID)
-		}
 		if res.Detail == "" && r.Outcome != stepApplied && r.Outcome != stepGone && !s.Optional {
 			res.Detail = r.Step + ": " + r.Outcome
 			if r.Detail != "" {
@@ -298,8 +320,13 @@ func (x *execution) conclude(ctx context.Context, got *passed, d drifted, outcom
 			}
 		}
 	}
-	l := about(x.line(x.call, journal.EventExecute), p)
-	l.Claim, l.Reason, l.Code, l.Output = x.claim, x.reason, string(outcome), res.Detail
+}
+
+// resultLine puts a result into the line that keeps it, with all that answers what was
+// asked and what was before.
+func resultLine(l *journal.Line, p *plan.Plan, res *plan.Result) *journal.Line {
+	about(l, p)
+	l.Code, l.Output = string(res.Outcome), res.Detail
 	l.Before, l.After, l.Undo, l.Kubectl, l.Result = res.Before, res.After, &res.Undo, p.Kubectl, res
 	for _, s := range p.Steps {
 		l.Request = append(l.Request, s.Request())
@@ -307,18 +334,28 @@ func (x *execution) conclude(ctx context.Context, got *passed, d drifted, outcom
 	if len(l.Request) > 10 {
 		l.Request = append(l.Request[:10], fmt.Sprintf("and %d more, in the plan line", len(l.Request)-10))
 	}
-	l.AuditID = auditIDs[0]
-	if err := x.append(append(x.pending, l)...); err != nil {
-		return nil, unrecorded(err)
+	for _, r := range res.Steps {
+		l.AuditID = cmp.Or(l.AuditID, r.AuditID)
 	}
-	return x.recorded(p)
+	return l
+}
+
+// finish writes the line that ends an execution, with the outcomes before it. Where the
+// journal does not take them they are kept, and written late.
+func (x *execution) finish(l *journal.Line) error {
+	lines := append(x.pending, l)
+	if err := x.append(lines...); err != nil {
+		x.late.keep(x.Engine, x.p, lines)
+		return unrecorded(err)
+	}
+	return nil
 }
 
 // observe reads the target after the write; what cannot be read is said.
-func (x *execution) observe(ctx context.Context, t plan.Target) plan.State {
+func (e *Engine) observe(ctx context.Context, t plan.Target) plan.State {
 	ctx, cancel := context.WithTimeout(ctx, observeAfter)
 	defer cancel()
-	o, err := x.k.Read.Get(ctx, t)
+	o, err := e.k.Read.Get(ctx, t)
 	switch {
 	case apierrors.IsNotFound(err):
 		return plan.State{"gone": true}

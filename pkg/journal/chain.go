@@ -90,6 +90,8 @@ type entry struct {
 	AuditID   string     `json:"audit_id"`
 	NotAfter  time.Time  `json:"send_not_after"`
 	RV        string     `json:"rv"`
+	Gen       int64      `json:"gen"`
+	Reason    string     `json:"reason"`
 	HTTP      int        `json:"http"`
 	Code      string     `json:"code"`
 	Output    string     `json:"output"`

@@ -80,9 +80,11 @@ type Intent struct {
 	Step, Attempt int // both from 1
 	AuditID       string
 	RV            string // that the request carried; "" where no line says it
+	Gen           int64  // the target's generation then, or where no line says it at an earlier read; 0 where it has none
 	Time          time.Time
 	SendNotAfter  time.Time
 	Outcome       string // the code of its step line, "" where there is none
+	Reason        string
 }
 
 // record is the State of a plan with where its lines stand.
@@ -225,7 +227,7 @@ func (l *Ledger) add(e *entry, at span) {
 		if r.intents == nil {
 			r.intents = map[int]Intent{}
 		}
-		r.LastIntent = Intent{Step: e.Step, Attempt: e.Attempt, AuditID: e.AuditID, RV: e.RV, Time: e.Time, SendNotAfter: e.NotAfter}
+		r.LastIntent = Intent{Step: e.Step, Attempt: e.Attempt, AuditID: e.AuditID, RV: e.RV, Gen: e.Gen, Time: e.Time, SendNotAfter: e.NotAfter, Reason: e.Reason}
 		r.intents[e.Step] = r.LastIntent
 	case EventStep:
 		l.claim(r, e)
@@ -240,7 +242,7 @@ func (l *Ledger) add(e *entry, at span) {
 		}
 		if i, ok := r.intents[e.Step]; ok && i.Attempt == e.Attempt {
 			if i.Outcome = e.Code; e.RV != "" {
-				i.RV = e.RV
+				i.RV, i.Gen = e.RV, e.Gen
 			}
 			r.intents[e.Step] = i
 		}

@@ -142,6 +142,20 @@ func (o Object) controller() string {
 	return ""
 }
 
+// ManagedBy reports whether a field manager made a change through a subresource ("" for
+// the object itself) of which something still stands.
+func (o Object) ManagedBy(manager, subresource string) bool {
+	entries, _ := o.at([]string{"metadata", "managedFields"}).([]any)
+	for _, e := range entries {
+		if m, ok := e.(map[string]any); ok && m["manager"] == manager {
+			if through, _ := m["subresource"].(string); through == subresource {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func (o Object) at(segments []string) any {
 	var v any = map[string]any(o)
 	for _, s := range segments {

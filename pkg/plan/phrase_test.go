@@ -218,15 +218,16 @@ func TestSigned(t *testing.T) {
 		"Expires":   func(p *Plan) { p.Expires = p.Expires.Add(time.Nanosecond) },
 	}
 	shown := map[string]string{
-		"Label":     "in the sentence",
-		"Class":     "computed again at execution",
-		"Kubectl":   "for a person's hands",
-		"Before":    "the old sides of the Steps are signed",
-		"Version":   "an argument of later plans",
-		"Blast":     "computed again at execution",
-		"Undo":      "another call, planned anew",
-		"Warnings":  "text",
-		"Untrusted": "text",
+		"Label":      "in the sentence",
+		"Class":      "computed again at execution",
+		"Kubectl":    "for a person's hands",
+		"Before":     "the old sides of the Steps are signed",
+		"Version":    "an argument of later plans",
+		"Blast":      "computed again at execution",
+		"Undo":       "another call, planned anew",
+		"Warnings":   "text",
+		"Downstream": "text",
+		"Untrusted":  "text",
 	}
 	phrase := sealed().Sign(phraseKey)
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Plan]()) {

@@ -81,6 +81,8 @@ const (
 	Unknown    Outcome = "UNKNOWN"
 	InProgress Outcome = "IN PROGRESS"
 
+	Indeterminate Outcome = "INDETERMINATE" // a result: nobody can find out what became of it
+
 	NotExecuted Outcome = "NOT EXECUTED" // of write_status alone
 )
 

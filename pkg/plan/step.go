@@ -99,6 +99,17 @@ func (s Step) Key() string {
 	return key
 }
 
+// Subresource is what a Step writes to, "" for the object itself.
+func (s Step) Subresource() string {
+	switch s.Verb {
+	case Scale:
+		return "scale"
+	case Evict:
+		return "eviction"
+	}
+	return ""
+}
+
 // Canonical is the one encoding of a Step: fixed field order, compact, no slot in it.
 func (s Step) Canonical() []byte {
 	b, err := json.Marshal(s)
@@ -162,9 +173,9 @@ func (s Step) Request() string {
 	path := api + "/" + s.Target.Resource + "/" + s.Target.Name
 	switch s.Verb {
 	case Scale:
-		return fmt.Sprintf("PUT %s/scale spec.replicas=%d", path, *s.Replicas)
+		return fmt.Sprintf("PUT %s/%s spec.replicas=%d", path, s.Subresource(), *s.Replicas)
 	case Evict:
-		return "POST " + path + "/eviction"
+		return "POST " + path + "/" + s.Subresource()
 	case Delete:
 		return "DELETE " + path
 	}

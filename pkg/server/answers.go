@@ -209,7 +209,7 @@ func (a planAnswer) text() string {
 // executionAnswer is what a write tool returns. result stands in it byte for byte as the
 // first call's did.
 type executionAnswer struct {
-	Outcome  plan.Outcome       `json:"outcome" jsonschema:"EXECUTED, FAILED, UNKNOWN, IN PROGRESS or NOT EXECUTED"`
+	Outcome  plan.Outcome       `json:"outcome" jsonschema:"EXECUTED, FAILED, INDETERMINATE, UNKNOWN, IN PROGRESS or NOT EXECUTED"`
 	Replayed bool               `json:"replayed" jsonschema:"nothing was run for this call"`
 	Summary  string             `json:"summary"`
 	Plan     string             `json:"plan"`
@@ -265,7 +265,7 @@ func stepLine(s plan.StepResult) string {
 	if s.Detail != "" {
 		line += ", " + s.Detail
 	}
-	if s.Outcome == "unknown" {
+	if s.Outcome == "unknown" || s.Outcome == "indeterminate" {
 		line += ", Audit-ID " + s.AuditID
 	}
 	return line
@@ -293,7 +293,7 @@ func (a statusAnswer) text() string {
 }
 
 func (a executionAnswer) failed() bool {
-	return a.Outcome == plan.Failed || a.Outcome == plan.Unknown
+	return a.Outcome == plan.Failed || a.Outcome == plan.Unknown || a.Outcome == plan.Indeterminate
 }
 
 func (a executionAnswer) text() string {

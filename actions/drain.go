@@ -73,7 +73,7 @@ func planDrain(ctx context.Context, s *action.Session, a DrainArgs) error {
 	if len(d.evict) == 0 && n.Spec.Unschedulable {
 		return nil
 	}
-	if err := s.Say("drain", "node", n.Name, "evicting", len(d.evict), "pods"); err != nil {
+	if err := s.Say("drain", "node", n.Name, "evicting", len(d.evict), plan.Plural(len(d.evict), "pod")); err != nil {
 		return err
 	}
 	if !ready(n) {

@@ -296,7 +296,7 @@ func TestPlanners(t *testing.T) {
 		"drain: owners are any text": {Drain, `{"node":"n1","force":true}`, []runtime.Object{node(cordoned), aPod("a", func(p *corev1.Pod) {
 			p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: "x\nCONFIRM: all", UID: "y\nCONFIRM: all", Controller: ptr.To(true)}}
 		})}, shown{
-			Sentence: "drain node n1 evicting 1 pods", Kubectl: "kubectl drain n1 --ignore-daemonsets --timeout=300s --force",
+			Sentence: "drain node n1 evicting 1 pod", Kubectl: "kubectl drain n1 --ignore-daemonsets --timeout=300s --force",
 			Undo: `plan_uncordon {"node":"n1"} kubectl uncordon n1`, Note: "evicted pods do not come back to the node by themselves",
 			Steps:    []string{"evict pod default/a: spec.nodeName: n1; controller: sha256:*"},
 			Warnings: []string{"default/a belongs to daemonset (name withheld), which is gone"},

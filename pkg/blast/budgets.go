@@ -164,6 +164,9 @@ func (t *tally) sayDeletions(b *account) {
 
 func (t *tally) sayEvictions(b *account, n nodes) {
 	need := fmt.Sprintf("%d of this plan's pods%s need it", b.evictions, b.where)
+	if b.evictions == 1 {
+		need = "1 of this plan's pods" + b.where + " needs it"
+	}
 	pace := "one at a time"
 	if b.Allowed > 1 {
 		pace = fmt.Sprintf("%d at a time", b.Allowed)
@@ -173,7 +176,7 @@ func (t *tally) sayEvictions(b *account, n nodes) {
 	case b.exhausted(t.in.Facts.Pods):
 		t.say(blocked, "can never finish: %s allows 0 (%s); %s", b.name(), b.state(), need)
 	case !b.Observed || b.Allowed <= 0:
-		t.say(blocked, "%s allows 0 now (%s); %s and wait until it allows more", b.name(), b.state(), need)
+		t.say(blocked, "%s allows 0 now (%s); %s and must wait until it allows more", b.name(), b.state(), need)
 	case b.evictions <= b.Allowed:
 		t.say(detail, "%s allows %d now; %s", b.name(), b.Allowed, need)
 	case n.full():

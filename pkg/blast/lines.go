@@ -69,17 +69,14 @@ func (t *tally) sayRisks() {
 			t.say(extent, "%s%d of %s missing at once (%d %%)", who, o.Missing, count(o.Ready, "ready pod"), o.Percent)
 		}
 		if i == 0 && o.Missing > 0 && o.Peak > o.Ready {
-			t.say(extent, "%s%d were ready in the last 10 minutes, %d are now: the share is of the %d", who, o.Peak, o.Ready, o.Peak)
+			t.say(extent, "%s%d ready in the last 10 minutes, %d now: the share is of the %d", who, o.Peak, o.Ready, o.Peak)
 		}
 	}
 }
 
 // count is a number with its noun: 1 pod, 2 pods.
 func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
+	return fmt.Sprintf("%d %s", n, plan.Plural(n, noun))
 }
 
 // every names all of them: the only pod, all 3 pods.

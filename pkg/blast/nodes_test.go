@@ -60,7 +60,7 @@ func TestDrain(t *testing.T) {
 			},
 			numbers{plan.Evicts, 3, 3, 2, 0, 0, true},
 			[]string{
-				"pdb/x allows 0 now (2 healthy, 2 needed); 2 of this plan's pods need it and wait until it allows more",
+				"pdb/x allows 0 now (2 healthy, 2 needed); 2 of this plan's pods need it and must wait until it allows more",
 				"evicts 3 of 3 pods on n1; 0 stay", "1 of 2 schedulable nodes left (50 % fewer)",
 			}, nil, nil, "recreated by deployment default/web", plan.Reversible,
 		},
@@ -70,7 +70,7 @@ func TestDrain(t *testing.T) {
 			},
 			numbers{plan.Evicts, 3, 3, 3, 3, 100, true},
 			[]string{
-				"pdb/x allows 0 now (not counted yet); 3 of this plan's pods need it and wait until it allows more",
+				"pdb/x allows 0 now (not counted yet); 3 of this plan's pods need it and must wait until it allows more",
 				"evicts 3 of 3 pods on n1; 0 stay", "1 of 2 schedulable nodes left (50 % fewer)",
 			}, nil, nil, "recreated by deployment default/web", plan.Reversible,
 		},
@@ -166,6 +166,6 @@ func TestBudgetsOfTwoNamespaces(t *testing.T) {
 	w := newWorld(t).nodes("n1", "n2").pods(webSet, 3, 3).pods(db, 3, 3, func(_ int, p *plan.Pod) { p.Namespace = "other" }).
 		budget("x", one("default")).budget("x", one("other")).gone(plan.Evict, plan.Wait, "web-5f7-0", "db-0")
 	e := w.compute()
-	wantLine(t, e, "pdb/x allows 1 now; 1 of this plan's pods in default need it")
-	wantLine(t, e, "pdb/x allows 1 now; 1 of this plan's pods in other need it")
+	wantLine(t, e, "pdb/x allows 1 now; 1 of this plan's pods in default needs it")
+	wantLine(t, e, "pdb/x allows 1 now; 1 of this plan's pods in other needs it")
 }

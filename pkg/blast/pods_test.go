@@ -151,7 +151,7 @@ func TestDeleteAndEvict(t *testing.T) {
 			numbers{plan.Evicts, 1, 3, 3, 1, 34, true},
 			[]string{
 				"emptyDir data is lost: web-5f7-0 (cache, shm/Memory)", "1 pod marked by the owner as not to be disrupted: default/web-5f7-0",
-				"evicts 1 of 3 pods of deployment default/web", "pdb/all allows 1 now; 1 of this plan's pods need it",
+				"evicts 1 of 3 pods of deployment default/web", "pdb/all allows 1 now; 1 of this plan's pods needs it",
 			},
 			[]string{"emptyDir data of pod default/web-5f7-0: cache, shm/Memory"}, nil, "recreated by deployment default/web", plan.Reversible,
 		},

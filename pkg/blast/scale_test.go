@@ -32,7 +32,7 @@ func TestScaleDeployment(t *testing.T) {
 		"more than those not ready":   {from: 6, to: 2, pods: 6, ready: 4, want: numbers{plan.Removes, 4, 6, 4, 2, 50, false}},
 		"none is ready":               {from: 3, to: 0, pods: 3, want: numbers{plan.Removes, 3, 3, 0, 0, 0, false}},
 		"pods that quota never made":  {from: 6, to: 4, pods: 3, ready: 3, want: numbers{plan.Removes, 0, 3, 3, 0, 0, false}},
-		"a peak that hides in 6 of 3": {from: 3, to: 2, pods: 3, ready: 3, peak: 6, want: numbers{plan.Removes, 1, 3, 3, 1, 67, false}, wantLine: "6 were ready in the last 10 minutes, 3 are now: the share is of the 6"},
+		"a peak that hides in 6 of 3": {from: 3, to: 2, pods: 3, ready: 3, peak: 6, want: numbers{plan.Removes, 1, 3, 3, 1, 67, false}, wantLine: "6 ready in the last 10 minutes, 3 now: the share is of the 6"},
 		"a peak, nothing missing":     {from: 3, to: 2, pods: 3, ready: 2, peak: 6, want: numbers{plan.Removes, 1, 3, 2, 0, 0, false}},
 	} {
 		t.Run(name, func(t *testing.T) {

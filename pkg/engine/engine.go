@@ -241,7 +241,7 @@ func (e *Engine) planRate(l *journal.Ledger) *refusal.Refusal {
 		past = append(past, l.Plans(known, since)...)
 		slices.SortFunc(past, time.Time.Compare)
 	}
-	return gate.Rate("plans", past, e.cfg.Policy.PlansPerMinute, now)
+	return gate.Rate("plan", past, e.cfg.Policy.PlansPerMinute, now)
 }
 
 // explain words the error of a planning pass; an absent target comes with near names.

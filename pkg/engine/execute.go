@@ -147,7 +147,7 @@ func (e *Engine) open(l *journal.Ledger, p *plan.Plan, now time.Time) error {
 	case !now.Before(p.Expires):
 		return refusal.New(refusal.Expired, "plan again", "the plan expired at %s", p.Expires.UTC().Format(time.RFC3339))
 	}
-	if r := gate.Rate("writes", l.Writes(p.Cluster, now.Add(-time.Minute)), limits.WritesPerMinute, now); r != nil {
+	if r := gate.Rate("write", l.Writes(p.Cluster, now.Add(-time.Minute)), limits.WritesPerMinute, now); r != nil {
 		return r
 	}
 	return nil

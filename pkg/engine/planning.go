@@ -377,7 +377,7 @@ func (d *dryRunner) collect(got *passed) error {
 	}
 	got.Proposals = kept
 	if blocked > 0 {
-		got.warnings = append(got.warnings, fmt.Sprintf("%d of the evictions are blocked by a disruption budget right now and will be waited for", blocked))
+		got.warnings = append(got.warnings, fmt.Sprintf("a disruption budget blocks %d of the evictions right now, which will be waited for", blocked))
 	}
 	got.untrusted = plan.Untrusted(strings.Join(said, "; "))
 	return nil

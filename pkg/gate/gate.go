@@ -198,11 +198,11 @@ func (l Limits) Blast(b plan.Blast, seen time.Time) (no *refusal.Refusal, person
 	if r.Missing == 1 && r.Replaced && !l.GateSinglePod {
 		return nil, "" // printed in plain words instead: see blast
 	}
-	text := fmt.Sprintf("%d of %d ready pods may be missing at once: %d %% at risk, the limit is %d %%",
-		r.Missing, r.Ready, r.Percent, l.MaxBlastPercent)
+	text := fmt.Sprintf("%d of %d ready %s may be missing at once: %d %% at risk, the limit is %d %%",
+		r.Missing, r.Ready, plan.Plural(r.Ready, "pod"), r.Percent, l.MaxBlastPercent)
 	if r.Peak > r.Ready {
-		text = fmt.Sprintf("%d of the %d ready pods of the last 10 minutes may be missing at once: %d %% at risk, the limit is %d %%",
-			r.Peak-(r.Ready-r.Missing), r.Peak, r.Percent, l.MaxBlastPercent)
+		text = fmt.Sprintf("%d of the %d ready %s of the last 10 minutes may be missing at once: %d %% at risk, the limit is %d %%",
+			r.Peak-(r.Ready-r.Missing), r.Peak, plan.Plural(r.Peak, "pod"), r.Percent, l.MaxBlastPercent)
 	}
 	switch {
 	case b.Largest != nil:
@@ -230,7 +230,7 @@ func (l Limits) NeedsPerson(reasons []string) *refusal.Refusal {
 }
 
 // Rate refuses the call after limit ones in the last minute; past is when they were,
-// in ascending order.
+// in ascending order, and what names one of them.
 func Rate(what string, past []time.Time, limit int, now time.Time) *refusal.Refusal {
 	if len(past) < limit {
 		return nil
@@ -238,7 +238,7 @@ func Rate(what string, past []time.Time, limit int, now time.Time) *refusal.Refu
 	at, when := named(past[len(past)-limit].Add(time.Minute))
 	wait := max(at.Sub(now), time.Second).Round(time.Second)
 	return refusal.New(refusal.RateLimited, fmt.Sprintf("call again in %s, at %s", wait, when),
-		"%d %s in the last minute are as many as are allowed", limit, what).Later(at)
+		"%d %s in the last minute: no more are allowed", limit, plan.Plural(limit, what)).Later(at)
 }
 
 // named gives a time as it can be said, to the second, and never before it has come.

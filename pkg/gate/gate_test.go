@@ -255,11 +255,11 @@ func TestBlast(t *testing.T) {
 		"the only pod is replaced": {blast: replaces(plan.Risk{Ready: 1, Peak: 1, Missing: 1, Percent: 100, Replaced: true})},
 		"the only pod is replaced, and counts": {
 			blast: replaces(plan.Risk{Ready: 1, Peak: 1, Missing: 1, Percent: 100, Replaced: true}), single: true,
-			wantPerson: "1 of 1 ready pods may be missing at once: 100 % at risk, the limit is 50 %",
+			wantPerson: "1 of 1 ready pod may be missing at once: 100 % at risk, the limit is 50 %",
 		},
 		"the only pod is removed": {
 			blast:      removes(plan.Risk{Ready: 1, Peak: 1, Missing: 1, Percent: 100}, nil),
-			wantPerson: "1 of 1 ready pods may be missing at once: 100 % at risk, the limit is 50 %",
+			wantPerson: "1 of 1 ready pod may be missing at once: 100 % at risk, the limit is 50 %",
 		},
 		"two of two are replaced": {
 			blast:      replaces(plan.Risk{Ready: 2, Peak: 2, Missing: 2, Percent: 100, Replaced: true}),
@@ -354,16 +354,16 @@ func TestRate(t *testing.T) {
 	}{
 		"none":         {nil, 2, verdict{}, time.Time{}},
 		"one is left":  {before(1), 2, verdict{}, time.Time{}},
-		"none is left": {before(50, 1), 2, verdict{refusal.RateLimited, "2 writes in the last minute are as many as are allowed", "call again in 10s, at 2026-11-30T12:00:10Z"}, noon.Add(10 * time.Second)},
+		"none is left": {before(50, 1), 2, verdict{refusal.RateLimited, "2 writes in the last minute: no more are allowed", "call again in 10s, at 2026-11-30T12:00:10Z"}, noon.Add(10 * time.Second)},
 		"too many: the oldest that counts": {before(50, 40, 30), 2,
-			verdict{refusal.RateLimited, "2 writes in the last minute are as many as are allowed", "call again in 20s, at 2026-11-30T12:00:20Z"}, noon.Add(20 * time.Second)},
-		"one a minute": {before(0), 1, verdict{refusal.RateLimited, "1 writes in the last minute are as many as are allowed", "call again in 1m0s, at 2026-11-30T12:01:00Z"}, noon.Add(time.Minute)},
+			verdict{refusal.RateLimited, "2 writes in the last minute: no more are allowed", "call again in 20s, at 2026-11-30T12:00:20Z"}, noon.Add(20 * time.Second)},
+		"one a minute": {before(0), 1, verdict{refusal.RateLimited, "1 write in the last minute: no more are allowed", "call again in 1m0s, at 2026-11-30T12:01:00Z"}, noon.Add(time.Minute)},
 		"a part of a second is a whole one": {[]time.Time{noon.Add(-50*time.Second + 400*time.Millisecond)}, 1,
-			verdict{refusal.RateLimited, "1 writes in the last minute are as many as are allowed", "call again in 11s, at 2026-11-30T12:00:11Z"}, noon.Add(11 * time.Second)},
-		"never less than a second": {before(60), 1, verdict{refusal.RateLimited, "1 writes in the last minute are as many as are allowed", "call again in 1s, at 2026-11-30T12:00:00Z"}, noon},
+			verdict{refusal.RateLimited, "1 write in the last minute: no more are allowed", "call again in 11s, at 2026-11-30T12:00:11Z"}, noon.Add(11 * time.Second)},
+		"never less than a second": {before(60), 1, verdict{refusal.RateLimited, "1 write in the last minute: no more are allowed", "call again in 1s, at 2026-11-30T12:00:00Z"}, noon},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := Rate("writes", tc.past, tc.limit, noon)
+			got := Rate("write", tc.past, tc.limit, noon)
 			check(t, tc.want, got)
 			if got != nil && (!got.RetryAt.Equal(tc.wantAt) || !got.Retryable) {
 				t.Errorf("retryable %t at %s, want at %s", got.Retryable, got.RetryAt, tc.wantAt)
@@ -394,7 +394,7 @@ func TestRateNamesTheTime(t *testing.T) {
 					past = append(past, p)
 				}
 			}
-			return Rate("plans", past, limit, now)
+			return Rate("plan", past, limit, now)
 		}
 		r := rate(noon)
 		if r == nil {
@@ -424,7 +424,7 @@ func TestHints(t *testing.T) {
 		Limits{MaxReplicas: 10}.Cap([]plan.Step{scale("2", 11)}),
 		no,
 		Limits{}.NeedsPerson([]string{"a bare pod"}),
-		Rate("writes", []time.Time{noon}, 1, noon),
+		Rate("write", []time.Time{noon}, 1, noon),
 	} {
 		if r == nil || r.Hint == "" || strings.Contains(r.Hint+r.Message, "\n") {
 			t.Errorf("refusal %+v has no hint on one line", r)

@@ -56,6 +56,14 @@ func withoutObjects(s string) string {
 	return head + "(object removed)" + tail
 }
 
+// Plural is the noun for n things: 1 pod, 2 pods, 0 pods.
+func Plural(n int, noun string) string {
+	if n == 1 {
+		return noun
+	}
+	return noun + "s"
+}
+
 // isBlank knows the letters and marks that print as nothing: fillers, variation selectors
 // and the braille blank.
 func isBlank(r rune) bool {

@@ -114,3 +114,11 @@ func FuzzUntrusted(f *testing.F) {
 		}
 	})
 }
+
+func TestPlural(t *testing.T) {
+	for n, want := range map[int]string{0: "pods", 1: "pod", 2: "pods"} {
+		if got := Plural(n, "pod"); got != want {
+			t.Errorf("%d %s, want %s", n, got, want)
+		}
+	}
+}

@@ -449,7 +449,7 @@ func risk(b plan.Blast) string {
 	if r.Missing == 0 {
 		return "nothing"
 	}
-	line := fmt.Sprintf("%d of %d ready pods may be missing at the worst moment (%d %%)", r.Missing, r.Ready, r.Percent)
+	line := fmt.Sprintf("%d of %d ready %s may be missing at the worst moment (%d %%)", r.Missing, r.Ready, plan.Plural(r.Ready, "pod"), r.Percent)
 	if kind, name, ok := strings.Cut(r.Owner, "/"); ok {
 		line += ", of " + strings.ToLower(kind) + " " + name
 	}

@@ -568,6 +568,7 @@ func TestState(t *testing.T) {
 func TestRisk(t *testing.T) {
 	for want, r := range map[string]plan.Risk{
 		"nothing": {Ready: 4, Peak: 4},
+		"1 of 1 ready pod may be missing at the worst moment (100 %)":                      {Ready: 1, Missing: 1, Percent: 100},
 		"1 of 4 ready pods may be missing at the worst moment (25 %)":                      {Ready: 4, Missing: 1, Percent: 25},
 		"1 of 4 ready pods may be missing at the worst moment (25 %), of deployment a/web": {Owner: "Deployment/a/web", Ready: 4, Missing: 1, Percent: 25},
 	} {

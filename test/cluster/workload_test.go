@@ -132,7 +132,7 @@ func TestBlastTable(t *testing.T) {
 		{"six to zero at 50", nil, "scale", of(ns, "deployment", "six").With("replicas", 0), "blast_limit", "replicas: 3"},
 		{"six to zero at 100", []string{"--max-blast-percent", "100"}, "scale", of(ns, "deployment", "six").With("replicas", 0), "", "100 %"},
 		{"six to three", nil, "scale", of(ns, "deployment", "six").With("replicas", 3), "", "50 %"},
-		{"one to zero", nil, "scale", of(ns, "deployment", "single").With("replicas", 0), "needs_person", "1 of 1 ready pods"},
+		{"one to zero", nil, "scale", of(ns, "deployment", "single").With("replicas", 0), "needs_person", "1 of 1 ready pod may"},
 		{"recreate", nil, "rollout_restart", of(ns, "deployment", "four"), "needs_person", "4 of 4 ready pods"},
 		{"crash-looping singleton", nil, "rollout_restart", of(ns, "deployment", "crashing"), "", "at risk: nothing"},
 		{"healthy singleton", nil, "rollout_restart", of(ns, "deployment", "single"), "", "the only ready pod: an outage until its replacement is ready"},

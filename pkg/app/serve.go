@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -27,9 +26,6 @@ import (
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/pkg/server"
 )
-
-// drainAfterStop is how long an execution in flight is waited for after the end of input.
-const drainAfterStop = 35 * time.Second
 
 func (o *options) serve(cmd *cobra.Command, args []string) error {
 	if o.listTools {
@@ -83,12 +79,7 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 	}
 	go e.Settle()
 	log.Info("serving MCP on stdio", "cluster", cluster.label, "write", o.allowWrite, "state", dir)
-	err = server.ServeStdio(cmd.Context(), s, o.stdin, cmd.OutOrStdout(), server.GuardOptions{OnStop: e.Stop, Log: log})
-	ctx, cancel := context.WithTimeout(context.Background(), drainAfterStop)
-	defer cancel()
-	e.Stop()
-	e.Wait(ctx)
-	return err
+	return server.ServeStdio(cmd.Context(), s, o.stdin, cmd.OutOrStdout(), server.GuardOptions{OnStop: e.Stop, Finish: e.Wait, Log: log})
 }
 
 // logger writes to stderr; stdout belongs to the protocol.

@@ -49,6 +49,11 @@ type GuardOptions struct {
 	// in flight. It must not block. Optional.
 	OnStop func()
 
+	// Finish is called once before the return, when the calls in flight have been
+	// answered or Grace is over, and waits for what goes on beyond its answer. Its
+	// context ends with Grace. Optional.
+	Finish func(context.Context)
+
 	// Log receives what a person at the terminal should know. It must not
 	// write to the output that is served. Nil discards.
 	Log *slog.Logger
@@ -71,6 +76,9 @@ func (o GuardOptions) withDefaults() GuardOptions {
 	if o.OnStop == nil {
 		o.OnStop = func() {}
 	}
+	if o.Finish == nil {
+		o.Finish = func(context.Context) {}
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -86,7 +94,7 @@ func (o GuardOptions) withDefaults() GuardOptions {
 // returns that error.
 //
 // Once stopped it accepts no further line, calls OnStop, lets the requests in
-// flight finish and writes their answers. It returns when that is done or
+// flight finish, writes their answers and calls Finish. It returns when that is done or
 // after GuardOptions.Grace; the contexts of handlers that still run end then
 // and not before: neither EOF nor the end of ctx cancels a call. A second
 // signal ends the process at once with exit code 130. A Read of in that is
@@ -159,6 +167,7 @@ func ServeStdio(ctx context.Context, s *mcpserver.MCPServer, in io.Reader, out i
 	case <-grace.Done():
 		g.Log.Error("calls in flight did not finish in time", "calls", g.inFlight(), "grace", opts.Grace)
 	}
+	opts.Finish(grace) // before the signals have their old meaning again: clients send one soon after EOF
 	close(g.done)
 	select {
 	case <-g.written:

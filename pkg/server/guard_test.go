@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -132,6 +133,7 @@ type guardRun struct {
 	log     guardSink
 	cancel  context.CancelFunc
 	maxLine int // 0: the default
+	finish  func(context.Context)
 	signals chan os.Signal
 	exits   chan int
 	stops   int
@@ -187,6 +189,7 @@ func startGuard(t *testing.T, prepare func(*guardRun)) *guardRun {
 		defer close(r.done)
 		r.err = ServeStdio(ctx, r.mcp, in, &r.out, GuardOptions{
 			MaxLine: r.maxLine,
+			Finish:  r.finish,
 			OnStop:  func() { r.stops++ },
 			Log:     slog.New(slog.NewTextHandler(&r.log, nil)),
 			Signals: r.signals,
@@ -810,6 +813,59 @@ func TestGuardGrace(t *testing.T) {
 	})
 }
 
+// What goes on beyond its answer is waited for, within the grace; a signal that comes
+// meanwhile is the first.
+func TestGuardFinish(t *testing.T) {
+	for name, tc := range map[string]struct {
+		call      string
+		signals   int
+		wantAfter time.Duration // when it returns, with a Finish that takes as long as it may
+		wantExit  bool
+	}{
+		"nothing in flight": {wantAfter: guardGrace},
+		"a call in flight":  {call: callLine("1", "slow", "{}"), wantAfter: guardGrace},
+		"a signal":          {signals: 1, wantAfter: guardGrace},
+		"two signals":       {signals: 2, wantAfter: guardGrace, wantExit: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var finishing atomic.Bool
+				r := startGuard(t, func(r *guardRun) {
+					r.finish = func(ctx context.Context) {
+						finishing.Store(true)
+						<-ctx.Done()
+					}
+				})
+				r.send(tc.call)
+				began := time.Now()
+				r.in.Close()
+				synctest.Wait()
+				if want := tc.call == ""; finishing.Load() != want {
+					t.Errorf("finishing beside the calls: %t, want %t", !want, want)
+				}
+				for range tc.signals {
+					r.signals <- syscall.SIGTERM
+					synctest.Wait()
+				}
+				select {
+				case code := <-r.exits:
+					if !tc.wantExit {
+						t.Errorf("the process exited with code %d", code)
+					}
+				default:
+					if tc.wantExit {
+						t.Error("the second signal did not end the process")
+					}
+				}
+				<-r.done
+				if got := time.Since(began); got != tc.wantAfter || !finishing.Load() {
+					t.Errorf("returned after %s, want %s; finished: %t", got, tc.wantAfter, finishing.Load())
+				}
+			})
+		})
+	}
+}
+
 func TestGuardBrokenOutput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startGuard(t, func(r *guardRun) { r.out.fail = syscall.EPIPE })
@@ -1028,6 +1084,7 @@ func TestGuardProcess(t *testing.T) {
 	}
 	tests := map[string]struct {
 		act      func(t *testing.T, p *guardTestProcess)
+		finish   bool // until act closes p.last
 		wantCode int
 		wantOut  bool // the answer of the call
 	}{
@@ -1047,6 +1104,19 @@ func TestGuardProcess(t *testing.T) {
 			},
 			wantCode: 130,
 		},
+		"signal after the answers": {
+			finish: true,
+			act: func(t *testing.T, p *guardTestProcess) {
+				p.stdin.Close()
+				p.gate.Close()
+				p.expect(t, "finishing")
+				p.signal(t, syscall.SIGTERM)
+				p.expect(t, "level=INFO")
+				p.last.Close()
+				p.expect(t, "finished all")
+			},
+			wantOut: true,
+		},
 		"nobody reads": {
 			act: func(t *testing.T, p *guardTestProcess) {
 				p.stdout.Close()
@@ -1063,6 +1133,9 @@ func TestGuardProcess(t *testing.T) {
 			p := startGuardProcess(t)
 			io.WriteString(p.stdin, callLine("1", "wait", "{}")+"\n")
 			p.expect(t, "tool started")
+			if !tc.finish {
+				p.last.Close()
+			}
 			tc.act(t, p)
 			out, _ := io.ReadAll(p.stdout)
 			_ = p.cmd.Wait()
@@ -1086,6 +1159,7 @@ type guardTestProcess struct {
 	stdout *os.File
 	stderr *bufio.Scanner
 	gate   *os.File // the tool returns when it is closed
+	last   *os.File // Finish returns when it is closed
 }
 
 func startGuardProcess(t *testing.T) *guardTestProcess {
@@ -1100,11 +1174,15 @@ func startGuardProcess(t *testing.T) *guardTestProcess {
 	if err != nil {
 		t.Fatal(err)
 	}
+	last, lastWriter, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	stdout, stdoutWriter, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.gate, p.stdout, p.cmd.Stdout, p.cmd.ExtraFiles = gateWriter, stdout, stdoutWriter, []*os.File{gate}
+	p.gate, p.last, p.stdout, p.cmd.Stdout, p.cmd.ExtraFiles = gateWriter, lastWriter, stdout, stdoutWriter, []*os.File{gate, last}
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
@@ -1117,9 +1195,11 @@ func startGuardProcess(t *testing.T) *guardTestProcess {
 		t.Fatal(err)
 	}
 	gate.Close()
+	last.Close()
 	stdoutWriter.Close()
 	t.Cleanup(func() {
 		gateWriter.Close()
+		lastWriter.Close()
 		stdout.Close()
 	})
 	return p
@@ -1152,7 +1232,15 @@ func guardProcess() {
 		fmt.Fprintln(os.Stderr, "tool finished")
 		return mcp.NewToolResultText("waited"), nil
 	})
-	if err := ServeStdio(context.Background(), s, os.Stdin, os.Stdout, GuardOptions{Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}); err != nil {
+	err := ServeStdio(context.Background(), s, os.Stdin, os.Stdout, GuardOptions{
+		Finish: func(context.Context) {
+			fmt.Fprintln(os.Stderr, "finishing")
+			io.Copy(io.Discard, os.NewFile(4, "last"))
+			fmt.Fprintln(os.Stderr, "finished all")
+		},
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+	if err != nil {
 		os.Exit(1)
 	}
 	os.Exit(0)

@@ -27,6 +27,7 @@ const (
 	guardMaxInFlight = 1024             // requests that are queued, running, or answered and not read
 	guardMaxHeld     = 16               // longest lines that these may hold together
 	guardMaxError    = 1000             // characters of an error's message
+	guardMaxTell     = time.Second      // wait for a log that is not read
 	guardExitCode    = 130              // exit code after the second signal
 )
 
@@ -165,7 +166,7 @@ func ServeStdio(ctx context.Context, s *mcpserver.MCPServer, in io.Reader, out i
 	select {
 	case <-g.idle:
 	case <-grace.Done():
-		g.Log.Error("calls in flight did not finish in time", "calls", g.inFlight(), "grace", opts.Grace)
+		g.tell(slog.LevelError, "calls in flight did not finish in time", "calls", g.inFlight(), "grace", opts.Grace)
 	}
 	opts.Finish(grace) // before the signals have their old meaning again: clients send one soon after EOF
 	close(g.done)
@@ -282,15 +283,30 @@ func (g *stdioGuard) watchSignals() {
 		select {
 		case sig := <-g.Signals:
 			if !first {
-				g.Log.Error("second signal: exiting at once", "signal", sig, "calls", g.inFlight())
+				g.tell(slog.LevelError, "second signal: exiting at once", "signal", sig, "calls", g.inFlight())
 				g.Exit(guardExitCode)
 				return
 			}
-			g.Log.Info("stopping", "signal", sig, "calls", g.inFlight())
+			calls := g.inFlight()
 			g.stop(nil)
+			g.tell(slog.LevelInfo, "stopping", "signal", sig, "calls", calls)
 		case <-g.done:
 			return
 		}
+	}
+}
+
+// tell logs what comes with the end of serving. It waits only a moment for it: many
+// clients never read the log, and a full pipe must not keep the process alive.
+func (g *stdioGuard) tell(level slog.Level, message string, args ...any) {
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		g.Log.Log(context.Background(), level, message, args...)
+	}()
+	select {
+	case <-told:
+	case <-time.After(guardMaxTell):
 	}
 }
 
@@ -520,8 +536,9 @@ func (g *stdioGuard) writeLines(out io.Writer) {
 		}
 		if _, err := out.Write(line); err != nil {
 			failed = true
-			g.Log.Error("the client is gone", "error", err, "calls", g.inFlight())
+			calls := g.inFlight()
 			g.stop(fmt.Errorf("serve stdio: write: %w", err))
+			g.tell(slog.LevelError, "the client is gone", "error", err, "calls", calls)
 		}
 	}
 	notify := func(n mcp.JSONRPCNotification) {

@@ -134,6 +134,7 @@ type guardRun struct {
 	cancel  context.CancelFunc
 	maxLine int // 0: the default
 	finish  func(context.Context)
+	logTo   slog.Handler // log, unless prepare says otherwise
 	signals chan os.Signal
 	exits   chan int
 	stops   int
@@ -180,6 +181,7 @@ func startGuard(t *testing.T, prepare func(*guardRun)) *guardRun {
 	r := &guardRun{guardTools: newGuardTools(), t: t, signals: make(chan os.Signal, 2), exits: make(chan int, 1), done: make(chan struct{})}
 	in, w := io.Pipe()
 	r.in = w
+	r.logTo = slog.NewTextHandler(&r.log, nil)
 	if prepare != nil {
 		prepare(r)
 	}
@@ -191,7 +193,7 @@ func startGuard(t *testing.T, prepare func(*guardRun)) *guardRun {
 			MaxLine: r.maxLine,
 			Finish:  r.finish,
 			OnStop:  func() { r.stops++ },
-			Log:     slog.New(slog.NewTextHandler(&r.log, nil)),
+			Log:     slog.New(r.logTo),
 			Signals: r.signals,
 			Exit:    func(code int) { r.exits <- code },
 		})
@@ -936,6 +938,60 @@ func TestGuardUnreadAnswers(t *testing.T) {
 			r.wantAnyOrder(append(want, pongLine(`"written"`), errorLine(`"more"`, -32603, fmt.Sprintf("1024 requests (%d bytes) are in flight: wait for answers, then send this one again", held)))...)
 		})
 	})
+}
+
+// stuckLog is a log that nobody reads.
+type stuckLog struct {
+	slog.Handler
+	block chan struct{}
+}
+
+func (stuckLog) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l stuckLog) Handle(context.Context, slog.Record) error {
+	<-l.block
+	return nil
+}
+
+// A log that nobody reads keeps nothing alive.
+func TestGuardStuckLog(t *testing.T) {
+	for name, tc := range map[string]struct {
+		stop     func(*guardRun)
+		wantExit bool
+	}{
+		"a signal":    {stop: func(r *guardRun) { r.signals <- syscall.SIGTERM }},
+		"two signals": {stop: func(r *guardRun) { r.signals <- syscall.SIGTERM; r.signals <- syscall.SIGTERM }, wantExit: true},
+		"broken output": {stop: func(r *guardRun) {
+			r.out.fail = syscall.EPIPE
+			r.send(pingLine("2"))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				log := stuckLog{slog.DiscardHandler, make(chan struct{})}
+				defer close(log.block)
+				r := startGuard(t, func(r *guardRun) { r.logTo = log })
+				r.send(callLine("1", "stubborn", "{}"))
+				tc.stop(r)
+				time.Sleep(2 * guardMaxTell)
+				synctest.Wait()
+				if exited := len(r.exits) == 1; exited != tc.wantExit {
+					t.Errorf("exited at once: %t, want %t", exited, tc.wantExit)
+				}
+				if r.stops != 1 {
+					t.Errorf("OnStop was called %d times, want 1", r.stops)
+				}
+				r.open()
+				time.Sleep(2 * guardMaxTell)
+				synctest.Wait()
+				select {
+				case <-r.done:
+				default:
+					t.Error("ServeStdio has not returned")
+				}
+			})
+		})
+	}
 }
 
 func TestGuardNotificationsInOrder(t *testing.T) {

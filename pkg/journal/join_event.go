@@ -45,24 +45,27 @@ type apiEvent struct {
 	Body json.RawMessage `json:"requestObject"` // from the level Request on
 }
 
-// readEvents shows each finished request of an audit log. A last line without an end is
-// being written, and is left out.
+// readEvents shows each finished request of an audit log. A last line that is no JSON and
+// has no end is being written, and is left out.
 func readEvents(r io.Reader, see func(*apiEvent)) error {
 	b := bufio.NewReader(r)
 	for n := 1; ; n++ {
 		line, err := b.ReadBytes('\n')
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
+		last := errors.Is(err, io.EOF)
+		if err != nil && !last {
 			return fmt.Errorf("the API server's audit log: %w", err)
 		}
 		var e apiEvent
-		if err := json.Unmarshal(line, &e); err != nil {
+		switch err := json.Unmarshal(line, &e); {
+		case err != nil && last:
+			return nil
+		case err != nil:
 			return fmt.Errorf("the API server's audit log, line %d: %w", n, err)
-		}
-		if e.Stage == "ResponseComplete" || e.Stage == "Panic" {
+		case e.Stage == "ResponseComplete" || e.Stage == "Panic":
 			see(&e)
+		}
+		if last {
+			return nil
 		}
 	}
 }

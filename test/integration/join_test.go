@@ -116,6 +116,15 @@ func TestJoin(t *testing.T) {
 		t.Errorf("code %d, want 0 and %s in\n%s", code, want, out)
 	}
 
+	recorded := map[string]int{}
+	for _, l := range harness.Lines(t, s.State) {
+		for _, d := range l.DryRuns {
+			if recorded[d.AuditID]++; recorded[d.AuditID] > 1 {
+				t.Errorf("line %d has the dry run %s again", l.Seq, d.AuditID)
+			}
+		}
+	}
+
 	for _, tc := range []struct {
 		name, agent, manager string
 		dryRun               []string

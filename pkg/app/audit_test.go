@@ -196,6 +196,9 @@ func TestAuditJoin(t *testing.T) {
 			}
 		})
 	}
+	if code, _, stderr := run("audit", "join", "--state-dir", state, "--cluster-name", "other", "--apiserver-audit", write(t, "audit.log", known)); code != 1 || !strings.Contains(stderr, "1 alarms") {
+		t.Errorf("of another cluster: code %d, %s", code, stderr)
+	}
 	if code, _, stderr := run("audit", "join", "--state-dir", state); code != 1 || !strings.Contains(stderr, "apiserver-audit") {
 		t.Errorf("without a file: code %d, %s", code, stderr)
 	}

@@ -14,7 +14,7 @@ import (
 
 // auditJoin compares the audit log with the API server's own.
 func (o *options) auditJoin() *cobra.Command {
-	var file string
+	var file, cluster string
 	var since time.Duration
 	cmd := &cobra.Command{
 		Use: "join --apiserver-audit FILE", Short: "Compare the audit log with the API server's own; fail where they contradict each other", Args: cobra.NoArgs,
@@ -34,7 +34,7 @@ prints a line for each request, and what that comes to:
             line has, or one that was sent twice
 
 The command fails where anything differs or alarms. A server with an audit log of its
-own alarms here. Of a log with several clusters, --cluster-name takes one.`,
+own alarms here. Where the audit log is about several clusters, name theirs.`,
 		Example: `  kube-write-mcp audit join --apiserver-audit /var/log/kubernetes/audit.log --since 24h
   cat audit-*.log audit.log | kube-write-mcp audit join --apiserver-audit -`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -51,10 +51,11 @@ own alarms here. Of a log with several clusters, --cluster-name takes one.`,
 				defer f.Close()
 				theirs = f
 			}
-			return printJoin(cmd.OutOrStdout(), path, keys, theirs, journal.JoinOptions{Label: o.clusterName, Since: ago(since)})
+			return printJoin(cmd.OutOrStdout(), path, keys, theirs, journal.JoinOptions{Label: cluster, Since: ago(since)})
 		},
 	}
 	cmd.Flags().StringVar(&file, "apiserver-audit", "", "the API server's audit log, a `file` of JSON lines; - is standard input")
+	cmd.Flags().StringVar(&cluster, "cluster-name", "", "only requests to the cluster of this `name`, as it stands in every phrase")
 	cmd.Flags().DurationVar(&since, "since", 0, sinceUsage)
 	_ = cmd.MarkFlagRequired("apiserver-audit") // the flag is there: it was made above
 	return cmd

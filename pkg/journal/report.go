@@ -13,17 +13,14 @@ import (
 // report shows them.
 var Outcomes = []string{
 	EventPlan, EventDryRunFailed, EventRefused, EventExpired, EventStale, EventRateLimited, "waiting_for_person",
-	EventReplayed, EventInProgress, EventExecute, EventUnknown, "read",
+	EventReplayed, EventInProgress, EventExecute, EventUnknown, EventRead,
 }
-
-// eventReconciled settles an execution that left no outcome, or an unknown one.
-const eventReconciled = "reconciled"
 
 // What a report counts beside the Outcomes: the calls that have none.
 const (
-	Reconciled = "reconciled" // begun, cut off, and settled later
-	Unfinished = "unfinished" // begun, and nobody knows
-	NoLine     = "no_line"    // the call's number is missing
+	Reconciled = EventReconciled // begun, cut off, and settled later
+	Unfinished = "unfinished"    // begun, and nobody knows
+	NoLine     = "no_line"       // the call's number is missing
 )
 
 // Report counts calls. A call is counted by its number, which its process gave it when it
@@ -99,7 +96,7 @@ func (c *counter) add(l *Line) {
 	if l.Time.Before(c.since) {
 		n.skip = max(n.skip, l.Call)
 	}
-	if l.Event == eventReconciled {
+	if l.Event == EventReconciled {
 		c.settle(l.Plan)
 	}
 	if l.Call == 0 && !l.Time.Before(c.since) && isOutcome(l.Event) {

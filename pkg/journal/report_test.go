@@ -25,7 +25,7 @@ func TestCount(t *testing.T) {
 	}{
 		"nothing": {nil, Report{ByTool: m{}}},
 		"one of each": {
-			[]*Line{plan(1), of(2, EventRefused), of(3, EventIntent), of(3, EventStep), of(3, EventExecute), of(3, EventVerify), of(4, EventReplayed), {Call: 5, Event: "read", Tool: "get"}},
+			[]*Line{plan(1), of(2, EventRefused), of(3, EventIntent), of(3, EventStep), of(3, EventExecute), of(3, EventVerify), of(4, EventReplayed), {Call: 5, Event: EventRead, Tool: "get"}},
 			Report{Calls: 5, Outcomes: 5, ByTool: m{"plan_scale": {"plan": 1}, "scale": {"refused": 1, "execute": 1, "replayed": 1}, "get": {"read": 1}}},
 		},
 		"calls that overlap": {
@@ -63,7 +63,7 @@ func TestCount(t *testing.T) {
 			Report{Calls: 1, Outcomes: 1, ByTool: m{"scale": {"in_progress": 1}}, Faults: []string{"line 1: call 1 of process test began scale of plan aaaaaaaaaa, which has no outcome: " + died}},
 		},
 		"cut off, and settled": {
-			[]*Line{of(1, EventIntent), free("reconciled"), of(2, EventReplayed)},
+			[]*Line{of(1, EventIntent), free(EventReconciled), of(2, EventReplayed)},
 			Report{Calls: 2, Outcomes: 2, ByTool: m{"scale": {"reconciled": 1, "replayed": 1}}},
 		},
 		"cut off, and settled by a later call": {

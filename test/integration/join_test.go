@@ -87,7 +87,10 @@ func TestJoin(t *testing.T) {
 		}
 		return true
 	})
-	call("scale", do("scale", api.With("replicas", 3)), "") // and its replay
+	scaled := do("scale", api.With("replicas", 3))
+	call("scale", scaled, "") // a replay
+	_, planCode, _ := strings.Cut(scaled["confirm"].(string), "[")
+	call("write_status", harness.Args{"plan": planCode[:10]}, "")
 	for _, action := range []string{"rollout_restart", "delete_pod", "cordon", "drain"} {
 		do(action, b.calls()[action])
 	}
@@ -112,7 +115,7 @@ func TestJoin(t *testing.T) {
 		}
 	}
 	code, out = operate(s, "audit", "report")
-	if want := fmt.Sprintf("%d calls, %d with an outcome\n", calls, calls); code != 0 || !strings.HasSuffix(out, want) {
+	if want := fmt.Sprintf("%d calls, %d with an outcome\n", calls, calls); code != 0 || !strings.HasSuffix(out, want) || !strings.Contains(out, "READ") {
 		t.Errorf("code %d, want 0 and %s in\n%s", code, want, out)
 	}
 

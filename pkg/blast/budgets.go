@@ -43,18 +43,20 @@ type account struct {
 	deletions int      // that take one without asking
 	against   []string // pods deleted though the budget forbids their eviction
 	missing   map[*owner]int
-	where     string // " in default", where the plan meets budgets of several namespaces
+	most      map[*owner]int // how many may be missing at once
+	where     string         // " in default", where the plan meets budgets of several namespaces
 }
 
 type ledger struct {
 	accounts []*account
+	pods     []plan.Pod
 	stuck    []string // pods that can never be evicted, with their budgets
 }
 
-func newLedger(budgets []plan.Budget) *ledger {
-	l := &ledger{}
+func newLedger(budgets []plan.Budget, pods []plan.Pod) *ledger {
+	l := &ledger{pods: pods}
 	for _, b := range budgets {
-		l.accounts = append(l.accounts, &account{Budget: b, missing: map[*owner]int{}})
+		l.accounts = append(l.accounts, &account{Budget: b, missing: map[*owner]int{}, most: map[*owner]int{}})
 	}
 	return l
 }
@@ -93,11 +95,37 @@ func (l *ledger) take(o *owner, r removal) int {
 	}
 	b := covering[0]
 	b.evictions++
-	if b.Observed && b.missing[o] >= b.Allowed {
+	if b.Observed && b.missing[o] >= b.bound(o, l.pods) {
 		return 0
 	}
-	b.missing[o]++
+	b.missing[o] += capacity
 	return capacity
+}
+
+// bound is how many of the ready pods of an owner may be missing at once by evictions:
+// what the budget allows now, or all but those that it still needs when the pods of every
+// other owner are healthy, whichever is more. Pods of the owner that become healthy raise
+// what it allows as well, but then as many serve.
+func (b *account) bound(o *owner, pods []plan.Pod) int {
+	if most, known := b.most[o]; known {
+		return most
+	}
+	ready, others := 0, 0
+	for _, p := range pods {
+		switch {
+		case p.Finished() || !b.Covers(p):
+		case topOf(p) != o.key:
+			others++
+		case p.Ready:
+			ready++
+		}
+	}
+	most := max(b.Allowed, 0)
+	if !b.exhausted(pods) {
+		most = max(most, ready-max(b.Desired-others, 0))
+	}
+	b.most[o] = most
+	return most
 }
 
 // delete takes a pod away without asking.

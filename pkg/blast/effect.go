@@ -119,6 +119,8 @@ func opEffect(kind plan.Kind, op plan.Op) effect {
 		// deprecated.deployment.rollback.to makes the controller roll back.
 	case strings.HasPrefix(path, "/metadata/annotations/"), path == "/metadata/annotations" && op.Op == "ensure":
 		return nothing
+	case kind.Resource == "replicasets" && strings.HasPrefix(path, "/metadata/labels"):
+		// They decide which Deployment it belongs to.
 	case kind.Pods && strings.HasPrefix(path, "/metadata/labels/"), kind.Pods && path == "/metadata/labels" && op.Op == "ensure":
 		return nothing // labels of nodes and pods decide where pods run and what serves
 	case kind.Pods && (path == "/spec/template" || strings.HasPrefix(path, "/spec/template/")):

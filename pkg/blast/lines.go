@@ -110,12 +110,15 @@ func short(name string) string {
 func full(namespace, name string) string { return short(namespace) + "/" + short(name) }
 
 // list joins as many names as fit, and counts the rest: db-2, db-1 and 4 more.
-func list(names []string, separator string) string {
+func list(names []string, separator string) string { return listOf(names, separator, len(names)) }
+
+// listOf joins the first names of so many.
+func listOf(names []string, separator string, total int) string {
 	const room = 90
 	out := ""
 	for i, n := range names {
 		if i > 0 && (i == maxNames || len(out)+len(n) > room) {
-			return fmt.Sprintf("%s and %d more", out, len(names)-i)
+			return fmt.Sprintf("%s and %d more", out, total-i)
 		}
 		if i > 0 {
 			out += separator

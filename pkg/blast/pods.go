@@ -21,8 +21,9 @@ func (r removal) bare() bool {
 }
 
 // serves reports whether the pod carries capacity that its loss puts at risk: a Job's
-// pod works, but serves nothing.
-func (r removal) serves() bool { return r.Ready && r.Top().Kind != "Job" }
+// pod works, but serves nothing, and one that has failed with its node still says that it
+// is ready.
+func (r removal) serves() bool { return r.Ready && !r.Finished() && r.Top().Kind != "Job" }
 
 // remove adds up the pods that go, and the nodes that take no new ones.
 func (t *tally) remove(gone []removal, cordoned []string) {
@@ -31,7 +32,7 @@ func (t *tally) remove(gone []removal, cordoned []string) {
 	}
 	n := t.nodes(gone, cordoned)
 	owners := t.siblings(gone)
-	held := newLedger(t.in.Facts.Budgets)
+	held := newLedger(t.in.Facts.Budgets, t.in.Facts.Pods)
 	for _, r := range gone {
 		o := owners[topOf(r.Pod)]
 		o.lose(held.take(o, r), !r.bare() && !n.full())
@@ -53,15 +54,13 @@ func (t *tally) siblings(gone []removal) map[key]*owner {
 	for _, r := range gone {
 		k := topOf(r.Pod)
 		if groups[k] == nil {
-			groups[k], order = &group{uid: r.Top().UID}, append(order, k)
-		}
-		if r.Top() == (plan.Owner{}) {
-			groups[k].uid = r.UID
+			groups[k], order = &group{uid: uidOf(r.Pod)}, append(order, k)
 		}
 	}
 	for _, p := range t.in.Facts.Pods {
-		if g := groups[topOf(p)]; g != nil {
-			if p.Ready && (removal{Pod: p}).serves() {
+		// Owners of one kind and name may be two: the kinds of other API groups have no group here.
+		if g := groups[topOf(p)]; g != nil && g.uid == uidOf(p) {
+			if (removal{Pod: p}).serves() {
 				g.ready++
 			}
 			if !p.Finished() && !p.Terminating {
@@ -71,7 +70,8 @@ func (t *tally) siblings(gone []removal) map[key]*owner {
 	}
 	owners := map[key]*owner{}
 	for _, k := range order {
-		owners[k] = t.counted(k, groups[k].uid, groups[k].ready)
+		owners[k] = t.find(k, groups[k].uid)
+		owners[k].count(groups[k].ready)
 		owners[k].pods = groups[k].of
 	}
 	return owners

@@ -58,7 +58,7 @@ func TestAsk(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.pod.Namespace = "default"
-			if got := ask(tc.pod, newLedger(tc.budgets).covering(tc.pod)); got != tc.want {
+			if got := ask(tc.pod, newLedger(tc.budgets, nil).covering(tc.pod)); got != tc.want {
 				t.Errorf("answer %d, want %d", got, tc.want)
 			}
 		})

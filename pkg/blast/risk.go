@@ -43,11 +43,20 @@ func topOf(p plan.Pod) key {
 	return key{top.Kind, p.Namespace, top.Name}
 }
 
+// uidOf is the UID of what topOf names, "" where only the name is known.
+func uidOf(p plan.Pod) string {
+	top := p.Top()
+	if top == (plan.Owner{}) {
+		return p.UID
+	}
+	return top.UID
+}
+
 // owner is a workload that a plan touches, with what it may lose.
 type owner struct {
 	key
 	plan.Risk
-	counted bool   // Ready is of the pods, not of the status
+	counted bool   // Ready rests on the pods, not on the status alone
 	pods    int    // there are, where some of them go
 	forGood bool   // some of what is lost is not replaced
 	all     bool   // counts as everything, whatever is ready
@@ -63,19 +72,32 @@ func (o *owner) lose(n int, replaced bool) {
 
 // settle turns the counts into the percentage.
 func (o *owner) settle() {
-	o.Percent = share(o.Risk, o.Missing)
+	o.Percent, o.Peak = o.share(o.Ready, o.Missing), max(o.Peak, o.Ready)
 	if o.all {
-		o.Missing, o.Percent = o.Ready, 100
+		o.Missing, o.Percent, o.Replaced = o.Ready, 100, false
 	}
 }
 
-// share is the capacity at risk when that many ready pods are missing, in percent of the
-// peak.
-func share(r plan.Risk, missing int) int {
+// share is the capacity at risk when of so many ready pods so many are missing, in
+// percent of the peak.
+func (o *owner) share(ready, missing int) int {
 	if missing == 0 {
 		return 0
 	}
-	return percent(r.Peak-(r.Ready-missing), r.Peak)
+	peak := max(o.Peak, ready)
+	return percent(peak-(ready-missing), peak)
+}
+
+// worst takes of the readings of how many pods are ready the one that puts the largest
+// share at risk, and gives it with how many of those are missing.
+func (o *owner) worst(readings []int, missing func(ready int) int) (ready, lost int) {
+	for _, n := range readings {
+		m := min(max(missing(n), 0), n)
+		if cmp.Or(cmp.Compare(o.share(n, m), o.share(ready, lost)), cmp.Compare(n, ready)) > 0 {
+			ready, lost = n, m
+		}
+	}
+	return ready, lost
 }
 
 // percent rounds up; something of nothing is everything.
@@ -131,12 +153,13 @@ func (t *tally) find(k key, uid string) *owner {
 	return o
 }
 
-// counted is the record of an owner whose ready pods were counted.
-func (t *tally) counted(k key, uid string, ready int) *owner {
-	o := t.find(k, uid)
-	o.counted = true
-	o.Ready, o.Peak = ready, max(o.Peak, ready)
-	return o
+// count takes it that so many pods are ready. Where several Steps count the same owner,
+// the most stand.
+func (o *owner) count(ready int) {
+	if o.counted {
+		ready = max(ready, o.Ready)
+	}
+	o.Ready, o.counted = ready, true
 }
 
 // known is the record of a target whose pods no gate needs: its status says how many are
@@ -145,7 +168,6 @@ func (t *tally) known(s plan.Step, live plan.Object) *owner {
 	o := t.find(keyOf(s.Target), s.Target.UID)
 	if !o.counted {
 		o.Ready = readyStatus(live)
-		o.Peak = max(o.Peak, o.Ready)
 	}
 	return o
 }

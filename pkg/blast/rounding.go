@@ -35,7 +35,11 @@ func paceOf(resource string, o plan.Object, pods int) (p pace, ok bool) {
 		}
 	case "daemonsets":
 		if d, err := decode[appsv1.DaemonSet](o); err == nil {
-			return daemonSetPace(d.Spec.UpdateStrategy, cmp.Or(int(d.Status.DesiredNumberScheduled), pods))
+			want := cmp.Or(int(d.Status.DesiredNumberScheduled), pods)
+			if behind(o) {
+				want = min(want, pods) // it may want fewer by now, and so keep fewer
+			}
+			return daemonSetPace(d.Spec.UpdateStrategy, want)
 		}
 	}
 	return pace{}, false

@@ -5,21 +5,27 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 )
 
 // scaleDown removes pods.
 func (t *tally) scaleDown(s plan.Step, o plan.Object) {
-	pods := podsOf(s.Target, o, t.in.Facts.Pods)
+	pods, _ := podsOf(s.Target, o, t.in.Facts.Pods)
 	from, to := replicas(o), int(*s.Replicas)
-	w := t.counted(keyOf(s.Target), s.Target.UID, readyOf(pods))
+	unlisted := func(ready int) int { return max(ready-readyOf(pods), 0) }
 	// Those that are not ready go first.
-	stays := func(to int) int { return min(w.Ready, to) }
+	stays := func(ready, to int) int { return min(ready, to) }
+	say := func(w *owner, ready, _ int) {
+		of := len(pods) + unlisted(ready)
+		t.sayDown(w.key, pods, of, ready, of-to)
+	}
 	switch s.Target.Resource {
 	case "statefulsets":
 		set, err := decode[appsv1.StatefulSet](o)
@@ -27,50 +33,63 @@ func (t *tally) scaleDown(s plan.Step, o plan.Object) {
 			t.unknown(s, o)
 			return
 		}
-		stays = func(to int) int { return w.Ready - readyOf(condemned(set, pods, to)) }
-		t.saySetDown(set, condemned(set, pods, to), len(pods), from, to)
+		stays = func(ready, to int) int {
+			gone := condemned(set, pods, to)
+			return ready - min(readyOf(gone)+unlisted(ready), max(from-to, len(gone)))
+		}
+		say = func(_ *owner, ready, lost int) {
+			t.saySetDown(set, condemned(set, pods, to), len(pods)+unlisted(ready), lost, from, to)
+		}
 	case "deployments":
 		d, err := decode[appsv1.Deployment](o)
 		if err != nil {
 			t.unknown(s, o)
 			return
 		}
-		if rolling(d, pods, from) {
+		if behind(o) {
+			t.say(detail, "the status of %s is behind its spec: a rollout may be going on", keyOf(s.Target).display())
+		}
+		if behind(o) || rolling(d, pods, from) {
 			stays = rollingStays(d, pods, from)
 		}
-		removed := max(t.saySplit(d, pods, from, to), min(len(pods)-to, from-to))
-		t.sayDown(w.key, pods, removed)
-	default:
-		t.sayDown(w.key, pods, len(pods)-to)
+		say = func(w *owner, ready, _ int) {
+			of := len(pods) + unlisted(ready)
+			t.sayDown(w.key, pods, of, ready, max(t.saySplit(d, pods, from, to), min(of-to, from-to)))
+		}
 	}
-	w.lose(w.Ready-stays(to), false)
+	w, counts := t.find(keyOf(s.Target), s.Target.UID), t.readings(s, o)
+	loss := func(to int) (ready, lost int) {
+		return w.worst(counts, func(ready int) int { return ready - stays(ready, to) })
+	}
+	ready, lost := loss(to)
+	say(w, ready, lost)
+	w.count(ready)
+	w.lose(lost, false)
 	t.afterwards("gone")
-	if share(w.Risk, w.Missing) <= t.in.MaxPercent {
+	passes := func(to int) bool { return w.share(loss(to)) <= t.in.MaxPercent }
+	if w.share(w.Ready, w.Missing) <= t.in.MaxPercent {
 		return
 	}
-	for smaller := to + 1; smaller < from; smaller++ {
-		if share(w.Risk, w.Ready-stays(smaller)) <= t.in.MaxPercent {
-			n := int32(smaller)
-			w.largest = &n
-			return
-		}
+	// More replicas never mean a larger loss, and there may be two billion of them.
+	if n := to + 1 + sort.Search(from-to-1, func(i int) bool { return passes(to + 1 + i) }); n < from {
+		w.largest = ptr.To(int32(n))
 	}
 }
 
 // rollingStays gives how many ready pods a Deployment keeps at the worst moment when it
 // is reduced in the middle of a rollout: the reduction is spread over its ReplicaSets,
 // each of which may lose ready pods while another has some that are not, and the rollout
-// goes on.
-func rollingStays(d *appsv1.Deployment, pods []plan.Pod, from int) func(to int) int {
-	ready, sets := readyOf(pods), len(replicaSets(pods))
+// goes on. ready may be more than are listed.
+func rollingStays(d *appsv1.Deployment, pods []plan.Pod, from int) func(ready, to int) int {
+	listed, sets := readyOf(pods), len(replicaSets(pods))
 	before, known := deploymentPace(d.Spec.Strategy, from)
-	return func(to int) int {
+	return func(ready, to int) int {
 		after, _ := deploymentPace(d.Spec.Strategy, to)
 		if to == 0 || !known {
 			return 0
 		}
-		room := to + after.surge
-		stays := max(ready-max(from+before.surge-room, len(pods)-room), 0)
+		room, unlisted := to+after.surge, max(ready-listed, 0)
+		stays := max(ready-max(from+before.surge-room, len(pods)+unlisted-room), 0)
 		switch {
 		case !d.Spec.Paused:
 			return after.stays(stays)
@@ -165,16 +184,16 @@ func (t *tally) saySplit(d *appsv1.Deployment, pods []plan.Pod, from, to int) (r
 }
 
 // sayDown describes a scale-down of pods that have no order.
-func (t *tally) sayDown(k key, pods []plan.Pod, removed int) {
+func (t *tally) sayDown(k key, pods []plan.Pod, of, ready, removed int) {
 	removed = max(removed, 0)
-	t.touch(plan.Removes, removed, len(pods))
-	switch ready := readyOf(pods); {
-	case removed == len(pods) && ready > 0:
+	t.touch(plan.Removes, removed, of)
+	switch {
+	case removed == of && ready > 0:
 		t.say(outage, "removes %s: nothing serves any more", every(removed, "pod"))
-	case ready < len(pods):
-		t.say(extent, "removes %d of %s, those that are not ready first (%d are ready)", removed, count(len(pods), "pod"), ready)
+	case ready < of:
+		t.say(extent, "removes %d of %s, those that are not ready first (%d are ready)", removed, count(of, "pod"), ready)
 	default:
-		t.say(extent, "removes %d of %s", removed, count(len(pods), "pod"))
+		t.say(extent, "removes %d of %s", removed, count(of, "pod"))
 	}
 	if removed > 0 {
 		t.losesAnyEmptyDirs(k, "removed", pods)
@@ -213,8 +232,9 @@ func ordinal(set, pod string) int {
 }
 
 // saySetDown describes a scale-down of a StatefulSet and what becomes of its claims.
-func (t *tally) saySetDown(set *appsv1.StatefulSet, gone []plan.Pod, of, from, to int) {
-	t.touch(plan.Removes, len(gone), of)
+func (t *tally) saySetDown(set *appsv1.StatefulSet, gone []plan.Pod, of, lost, from, to int) {
+	removed := max(len(gone), lost) // some that are lost may not be listed
+	t.touch(plan.Removes, removed, of)
 	how, separator := "", " then "
 	if set.Spec.PodManagementPolicy == appsv1.ParallelPodManagement {
 		how, separator = " at once", ", "
@@ -225,35 +245,52 @@ func (t *tally) saySetDown(set *appsv1.StatefulSet, gone []plan.Pod, of, from, t
 		t.losesEmptyDirs(p)
 	}
 	switch {
-	case len(gone) == 0:
+	case removed == 0:
 		t.say(extent, "removes 0 of %s", count(of, "pod"))
-	case to == 0 && readyOf(gone) > 0:
+	case to == 0 && lost > 0 && len(names) > 0:
 		t.say(outage, "removes %s%s, %s: nothing serves any more", every(of, "pod"), how, list(names, separator))
+	case to == 0 && lost > 0:
+		t.say(outage, "removes %s%s: nothing serves any more", every(of, "pod"), how)
+	case len(names) == 0:
+		t.say(extent, "removes %d of %s%s", removed, count(of, "pod"), how)
 	default:
-		t.say(extent, "removes %d of %s%s: %s", len(gone), count(of, "pod"), how, list(names, separator))
+		t.say(extent, "removes %d of %s%s: %s", removed, count(of, "pod"), how, list(names, separator))
 	}
-	var claims []string
-	for n := startOf(set) + from - 1; n >= startOf(set)+to; n-- {
+	t.sayClaims(set, from, to)
+}
+
+// maxClaims is how many volume claims are named: spec.replicas may be two billion where
+// hardly a pod was ever made.
+const maxClaims = 100
+
+// sayClaims describes what becomes of the volume claims of a StatefulSet's ordinals.
+func (t *tally) sayClaims(set *appsv1.StatefulSet, from, to int) {
+	total := (from - to) * len(set.Spec.VolumeClaimTemplates)
+	if total == 0 {
+		return
+	}
+	var claims, shown []string
+	for n := startOf(set) + from - 1; n >= startOf(set)+to && len(claims) < maxClaims; n-- {
 		for _, c := range set.Spec.VolumeClaimTemplates {
 			claims = append(claims, fmt.Sprintf("%s-%s-%d", safe(c.Name), set.Name, n))
 		}
 	}
-	if len(claims) == 0 {
-		return
-	}
-	var shown []string
 	for _, c := range claims {
 		shown = append(shown, short(c))
 	}
+	names := listOf(shown, ", ", total)
 	policy := set.Spec.PersistentVolumeClaimRetentionPolicy
 	if policy == nil || policy.WhenScaled != appsv1.DeletePersistentVolumeClaimRetentionPolicyType {
-		t.say(detail, "keeps %s: %s", count(len(claims), "volume claim"), list(shown, ", "))
+		t.say(detail, "keeps %s: %s", count(total, "volume claim"), names)
 		return
 	}
 	for _, c := range claims {
 		t.lost("volume claim " + set.Namespace + "/" + c)
 	}
+	if more := total - len(claims); more > 0 {
+		t.lost(fmt.Sprintf("%d volume claims more of statefulset %s/%s", more, set.Namespace, set.Name))
+	}
 	t.class = plan.Irreversible
-	t.say(loss, "deletes %s with the data: %s", count(len(claims), "volume claim"), list(shown, ", "))
-	t.needsPerson(fmt.Sprintf("statefulset %s loses %s with the data (whenScaled: Delete)", full(set.Namespace, set.Name), count(len(claims), "volume claim")))
+	t.say(loss, "deletes %s with the data: %s", count(total, "volume claim"), names)
+	t.needsPerson(fmt.Sprintf("statefulset %s loses %s with the data (whenScaled: Delete)", full(set.Namespace, set.Name), count(total, "volume claim")))
 }

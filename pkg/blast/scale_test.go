@@ -150,6 +150,7 @@ func TestScaleStatefulSet(t *testing.T) {
 			})
 			set := statefulSet(tc.from, func(s *appsv1.StatefulSet) {
 				s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: int32(tc.start)}
+				s.Status.ReadyReplicas = int32(readyOf(w.in.Facts.Pods))
 				for _, e := range tc.edits {
 					e(s)
 				}

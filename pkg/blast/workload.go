@@ -11,8 +11,9 @@ import (
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 )
 
-// podsOf gives the pods of a workload that are neither finished nor terminating.
-func podsOf(target plan.Target, o plan.Object, all []plan.Pod) (pods []plan.Pod) {
+// podsOf gives the pods of a workload that are neither finished nor terminating, and how
+// many of it are terminating.
+func podsOf(target plan.Target, o plan.Object, all []plan.Pod) (pods []plan.Pod, terminating int) {
 	mine := func(p plan.Pod) bool { return p.Owner.UID == target.UID }
 	if target.Resource == "deployments" {
 		selector := labels.Everything()
@@ -25,11 +26,15 @@ func podsOf(target plan.Target, o plan.Object, all []plan.Pod) (pods []plan.Pod)
 		mine = func(p plan.Pod) bool { return p.Top() == top && selector.Matches(labels.Set(p.Labels)) }
 	}
 	for _, p := range all {
-		if p.Namespace == target.Namespace && !p.Finished() && !p.Terminating && mine(p) {
+		switch {
+		case p.Namespace != target.Namespace || p.Finished() || !mine(p):
+		case p.Terminating:
+			terminating++
+		default:
 			pods = append(pods, p)
 		}
 	}
-	return pods
+	return pods, terminating
 }
 
 func readyOf(pods []plan.Pod) (n int) {
@@ -63,13 +68,35 @@ func Agrees(target plan.Target, o plan.Object, f plan.Facts) bool {
 				p.Owner.UID == o.Value(plan.OwnerField) && p.Terminating == (o.Value("metadata.deletionTimestamp") != "")
 		})
 	}
-	ready, status, terminating := readyOf(podsOf(target, o, f.Pods)), readyStatus(o), 0
-	for _, p := range f.Pods {
-		if p.Namespace == target.Namespace && p.Terminating && topOf(p) == keyOf(target) {
-			terminating++
-		}
+	return len(readings(target, o, f.Pods)) == 1
+}
+
+// readings are how many ready pods a target may have: as many as are listed, and as many
+// as its status says where that is another number. A ready pod that is terminating may
+// count on either side.
+func readings(target plan.Target, o plan.Object, all []plan.Pod) []int {
+	pods, terminating := podsOf(target, o, all)
+	listed, status := readyOf(pods), readyStatus(o)
+	if listed <= status && status <= listed+terminating {
+		return []int{listed}
 	}
-	return ready <= status && status <= ready+terminating
+	return []int{listed, status}
+}
+
+// readings are those of a Step's target. By now the list is a live one where the two
+// disagree; the share is then of what is worse.
+func (t *tally) readings(s plan.Step, o plan.Object) []int {
+	n := readings(s.Target, o, t.in.Facts.Pods)
+	if len(n) > 1 {
+		t.say(extent, "%s listed, the status of %s says %d: the larger share at risk is taken", count(n[0], "ready pod"), keyOf(s.Target).display(), n[1])
+	}
+	return n
+}
+
+// behind reports whether the controller has yet to see the latest change of the spec: its
+// status speaks of the one before.
+func behind(o plan.Object) bool {
+	return o.Int("status.observedGeneration") < o.Int("metadata.generation")
 }
 
 // readyStatus is how many pods the controller called ready last.
@@ -116,55 +143,69 @@ func (t *tally) hold(s plan.Step, o plan.Object) {
 
 // roll replaces the pods at the pace of the update strategy.
 func (t *tally) roll(s plan.Step, o plan.Object) {
-	pods := podsOf(s.Target, o, t.in.Facts.Pods)
+	pods, _ := podsOf(s.Target, o, t.in.Facts.Pods)
 	p, ok := paceOf(s.Target.Resource, o, len(pods))
 	if !ok {
 		t.unknown(s, o)
 		return
 	}
-	ready := readyOf(pods)
-	w := t.counted(keyOf(s.Target), s.Target.UID, ready)
-	touched, missing := pods, ready-p.stays(available(o, ready))
+	touched, listed := pods, readyOf(pods)
+	missing := func(ready int) int { return ready - p.stays(available(o, ready)) }
+	replaced := func(unlisted int) int { return len(pods) + unlisted }
 	if s.Target.Resource == "statefulsets" && !p.recreate {
 		set, err := decode[appsv1.StatefulSet](o)
 		if err != nil {
 			t.unknown(s, o)
 			return
 		}
-		touched, missing = updated(set, pods, missing)
+		var room int
+		touched, room = updated(set, pods, p.want)
+		replaced = func(unlisted int) int { return min(len(touched)+unlisted, room) }
+		whole := missing
+		missing = func(ready int) int {
+			n := whole(ready)
+			if set.Spec.PodManagementPolicy == appsv1.ParallelPodManagement {
+				n = max(n, 1) // before MaxUnavailableStatefulSet, even while others are not ready
+			}
+			return min(n, readyOf(touched)+max(ready-listed, 0), room)
+		}
 	}
-	w.lose(missing, true)
-	t.touch(plan.Replaces, len(touched), len(pods))
-	t.sayRoll(p, len(touched), len(pods), ready)
+	w := t.find(keyOf(s.Target), s.Target.UID)
+	ready, lost := w.worst(t.readings(s, o), missing)
+	w.count(ready)
+	w.lose(lost, true)
+	unlisted := max(ready-listed, 0)
+	t.touch(plan.Replaces, replaced(unlisted), len(pods)+unlisted)
+	t.sayRoll(p, replaced(unlisted), len(pods)+unlisted, ready)
 	t.losesAnyEmptyDirs(w.key, "replaced", touched)
 }
 
 // available is how many of the ready pods count for a controller: with minReadySeconds
-// those that it calls available. It may end the others at once.
+// those that it calls available, none that is known while its status is behind. It may
+// end the others at once.
 func available(o plan.Object, ready int) int {
-	if o.Int("spec.minReadySeconds") == 0 {
+	switch {
+	case o.Int("spec.minReadySeconds") == 0:
 		return ready
+	case behind(o):
+		return 0
 	}
 	return min(ready, o.Int("status.availableReplicas")+o.Int("status.numberAvailable"))
 }
 
-// updated narrows a roll of a StatefulSet to the ordinals from its partition on. With
-// Parallel management and before MaxUnavailableStatefulSet, the controller ends one pod
-// even while others are not ready.
-func updated(set *appsv1.StatefulSet, pods []plan.Pod, missing int) (touched []plan.Pod, lost int) {
-	first := startOf(set)
+// updated narrows a roll of a StatefulSet to the ordinals from its partition on: the pods,
+// and how many there may be.
+func updated(set *appsv1.StatefulSet, pods []plan.Pod, replicas int) (touched []plan.Pod, room int) {
+	partition := 0
 	if r := set.Spec.UpdateStrategy.RollingUpdate; r != nil && r.Partition != nil {
-		first += int(*r.Partition)
+		partition = int(*r.Partition)
 	}
 	for _, p := range pods {
-		if ordinal(set.Name, p.Name) >= first {
+		if ordinal(set.Name, p.Name) >= startOf(set)+partition {
 			touched = append(touched, p)
 		}
 	}
-	if set.Spec.PodManagementPolicy == appsv1.ParallelPodManagement {
-		missing = max(missing, 1)
-	}
-	return touched, min(missing, readyOf(touched))
+	return touched, max(replicas-partition, len(touched))
 }
 
 func (t *tally) sayRoll(p pace, touched, of, ready int) {

@@ -76,10 +76,10 @@ func TestStatusAgainstTheList(t *testing.T) {
 			web(40, 30, 40, func(d *appsv1.Deployment) { d.Status.UpdatedReplicas, d.Spec.Paused = 9, true }), 30, 0, numbers{plan.Removes, 0, 30, 30, 12, 40, false}, nil,
 			[]string{"30 ready pods listed, the status of deployment default/web says 40: the larger share at risk is taken", "removes 0 of 30 pods"}},
 		"more than the strategy wants, and paused": {
-			web(4, 2, 10, func(d *appsv1.Deployment) {
+			web(4, 0, 10, func(d *appsv1.Deployment) {
 				d.Spec.Strategy, d.Spec.Paused, d.Status.UpdatedReplicas = rollingUpdate("0", "1"), true, 1
 			}), 3, 0, numbers{plan.Removes, 1, 10, 10, 7, 70, false}, nil,
-			[]string{"2 ready pods listed, the status of deployment default/web says 10: the larger share at risk is taken", "removes 1 of 10 pods"}},
+			[]string{"0 ready pods listed, the status of deployment default/web says 10: the larger share at risk is taken", "removes 1 of 10 pods"}},
 		"restart, none is listed": {web(4, 0, 4), -1, 0, numbers{plan.Replaces, 4, 4, 4, 1, 25, true}, nil,
 			[]string{"0 ready pods listed, the status of deployment default/web says 4: the larger share at risk is taken", "replaces 4 of 4 pods: at least 3 of 4 stay available, at most 5 at once"}},
 		"recreate, none is listed": {web(4, 0, 4, recreate), -1, 0, numbers{plan.Replaces, 4, 4, 4, 4, 100, true}, nil,

@@ -22,6 +22,7 @@ const (
 	silence     = 75 * time.Second // of a watch that is open, on which a bookmark comes every minute
 	idleStop    = 10 * time.Minute // without a plan that needs it, an informer stops
 	deniedPause = time.Minute      // before a watch that was forbidden is tried again
+	maxRunning  = 64               // informers at a time: plans in ever new namespaces are cheap to ask for
 )
 
 // Want says which siblings a plan needs and what a cache of them is measured by.
@@ -291,6 +292,9 @@ func (c *Cache) inform(s source) (*informer, string) {
 	if now.Before(c.denied[s]) {
 		return nil, "watching is forbidden"
 	}
+	if len(c.informers) >= maxRunning {
+		c.stopOldest()
+	}
 	i := c.start(s)
 	i.used = now
 	c.informers[s] = i
@@ -298,6 +302,19 @@ func (c *Cache) inform(s source) (*informer, string) {
 		c.idle = time.AfterFunc(idleStop, c.stopIdle)
 	}
 	return i, ""
+}
+
+// stopOldest stops the informer that no plan has needed for longest. A call that rests on
+// it makes a live list.
+func (c *Cache) stopOldest() {
+	var oldest *informer
+	for _, i := range c.informers {
+		if oldest == nil || i.used.Before(oldest.used) {
+			oldest = i
+		}
+	}
+	oldest.stop()
+	delete(c.informers, oldest.source)
 }
 
 // stopIdle stops the informers that no plan has needed for a while, and comes again

@@ -490,6 +490,44 @@ func TestIdleStopAndRestart(t *testing.T) {
 	}
 }
 
+// TestInformersAreBounded asks for the siblings of ever new namespaces.
+func TestInformersAreBounded(t *testing.T) {
+	u := newCache(t, cp.Config)
+	inform := func(n int) *informer {
+		u.forward(time.Second)
+		i, why := u.inform(source{"pods", fmt.Sprintf("ns-%d", n)})
+		if why != "" {
+			t.Fatal(why)
+		}
+		return i
+	}
+	first, second := inform(0), inform(1)
+	for n := 2; n < maxRunning; n++ {
+		inform(n)
+	}
+	inform(0) // is used again
+	inform(maxRunning)
+	u.Cache.mu.Lock()
+	running := len(u.informers)
+	u.Cache.mu.Unlock()
+	if running != maxRunning {
+		t.Errorf("%d informers run, want %d", running, maxRunning)
+	}
+	select {
+	case <-second.done:
+	case <-time.After(10 * time.Second):
+		t.Error("the one that is unused for longest runs on")
+	}
+	if first.ended() {
+		t.Error("one that was used since has ended")
+	}
+	ns := cp.Namespace(t)
+	createPod(t, ns, "web-0")
+	if f := eventuallyCached(t, u, Want{Namespace: ns, Pods: true}, "pods"); len(f.Pods) != 1 {
+		t.Errorf("%d pods, want 1", len(f.Pods))
+	}
+}
+
 // TestNothingIsReadFromAHeldWatch holds back what the watch delivers while the cluster
 // moves on, which nothing on the wire tells the cache.
 func TestNothingIsReadFromAHeldWatch(t *testing.T) {

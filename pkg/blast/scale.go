@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 )
@@ -72,7 +71,8 @@ func (t *tally) scaleDown(s plan.Step, o plan.Object) {
 	}
 	// More replicas never mean a larger loss, and there may be two billion of them.
 	if n := to + 1 + sort.Search(from-to-1, func(i int) bool { return passes(to + 1 + i) }); n < from {
-		w.largest = ptr.To(int32(n))
+		largest := int32(n)
+		w.largest = &largest
 	}
 }
 

@@ -111,10 +111,6 @@ func percent(part, whole int) int {
 	return (100*part + whole - 1) / whole
 }
 
-// alone reports whether all that is at risk is one pod that its controller replaces: it
-// is said in words, and the gate lets it pass.
-func alone(r plan.Risk) bool { return r.Missing == 1 && r.Replaced }
-
 // tally adds up what the Steps of a plan do.
 type tally struct {
 	in     Input
@@ -223,7 +219,7 @@ func (t *tally) effect() Effect {
 // be 100 % and pass; it must not stand before 4 of 5 that do not.
 func (t *tally) worse(a, b *owner) int {
 	gated := func(o *owner) int {
-		if o.Percent > t.in.MaxPercent && !alone(o.Risk) {
+		if o.Percent > t.in.MaxPercent && !o.Single() {
 			return 1
 		}
 		return 0

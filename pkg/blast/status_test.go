@@ -67,7 +67,7 @@ func TestStatusAgainstTheList(t *testing.T) {
 		"the memory beside them": {web(6, 0, 6), 3, 12, numbers{plan.Removes, 3, 6, 6, 3, 75, false}, nil,
 			[]string{
 				"0 ready pods listed, the status of deployment default/web says 6: the larger share at risk is taken", "removes 3 of 6 pods",
-				"12 were ready in the last 10 minutes, 6 are now: the share is of the 12",
+				"12 ready in the last 10 minutes, 6 now: the share is of the 12",
 			}},
 		"none is listed in the middle of a rollout": {
 			web(6, 0, 6, func(d *appsv1.Deployment) { d.Status.UpdatedReplicas = 2 }), 5, 0, numbers{plan.Removes, 1, 6, 6, 2, 34, false}, nil,

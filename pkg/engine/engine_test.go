@@ -71,6 +71,14 @@ func TestRecover(t *testing.T) {
 	}
 }
 
+// TestGuarded: a panic beside others is an error of its own.
+func TestGuarded(t *testing.T) {
+	wait := async(slog.New(slog.DiscardHandler), func() (int, error) { panic("on purpose") })
+	if v, err := wait(); v != 0 || err == nil || err.Error() != "internal fault" {
+		t.Errorf("%d, %v", v, err)
+	}
+}
+
 // TestKeyUnknown: a phrase whose key this server does not have is refused by name, and
 // so is, without a word about it, the phrase of another principal.
 func TestKeyUnknown(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -31,7 +33,11 @@ type Planned struct {
 // and it is on record unless its code is audit_unavailable.
 func (e *Engine) Plan(ctx context.Context, c Call) (*Planned, error) {
 	c = e.begin(c)
-	planned, p, err := e.plan(ctx, c)
+	var p *plan.Plan
+	planned, err := guarded(e.cfg.Log, func() (answer *Planned, err error) {
+		answer, p, err = e.plan(ctx, c)
+		return answer, err
+	})
 	if err != nil {
 		return nil, e.refuse(c, p, err)
 	}
@@ -163,9 +169,9 @@ func (e *Engine) pass(ctx context.Context, c Call, args action.Args, p *plan.Pla
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
 	scope := args.Scope()
-	alive := async(func() (string, error) { return e.namespaceState(ctx, scope.Namespace) })
-	introduced := async(func() (struct{}, error) { e.k.Read.Introduce(ctx); return struct{}{}, nil })
-	identity := async(func() (string, error) { return e.k.Read.Identity(ctx, fresh) })
+	alive := async(e.cfg.Log, func() (string, error) { return e.namespaceState(ctx, scope.Namespace) })
+	introduced := async(e.cfg.Log, func() (struct{}, error) { e.k.Read.Introduce(ctx); return struct{}{}, nil })
+	identity := async(e.cfg.Log, func() (string, error) { return e.k.Read.Identity(ctx, fresh) })
 	dry := dryRunner{e: e, ctx: ctx, plan: p.ID, slots: make(chan struct{}, maxDryRuns)}
 	s := action.NewSession(action.Options{
 		ID: p.ID, Time: p.Created, Expected: args.Expected(), Read: e.k.Read,
@@ -216,15 +222,26 @@ func firstOf(errs ...error) error {
 	return nil
 }
 
+// guarded makes a panic an error: it is one call's, and the process has writes in flight.
+func guarded[T any](log *slog.Logger, f func() (T, error)) (v T, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			log.Error("panic", "panic", p, "stack", string(debug.Stack()))
+			err = errors.New("internal fault")
+		}
+	}()
+	return f()
+}
+
 // async starts f and gives a function that waits for it.
-func async[T any](f func() (T, error)) func() (T, error) {
+func async[T any](log *slog.Logger, f func() (T, error)) func() (T, error) {
 	type result struct {
 		v   T
 		err error
 	}
 	ch := make(chan result, 1)
 	go func() {
-		v, err := f()
+		v, err := guarded(log, f)
 		ch <- result{v, err}
 	}()
 	return func() (T, error) {
@@ -337,7 +354,7 @@ func (d *dryRunner) start(n int, pr action.Proposal) {
 		defer func() { <-d.slots }()
 		id := fmt.Sprintf("kube-write-mcp-%s-s%d-d%s%d", d.plan, n, d.e.cfg.Inst, d.e.dryRuns.Add(1))
 		sl := plan.Slots{Absent: pr.Slots.Absent, Reason: "kube-write-mcp plan " + d.plan} // no resourceVersion: a plan never meets a 409
-		ans, err := d.e.k.Dry.Send(d.ctx, d.plan, id, pr.Step, sl)
+		ans, err := guarded(d.e.cfg.Log, func() (kube.Answer, error) { return d.e.k.Dry.Send(d.ctx, d.plan, id, pr.Step, sl) })
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.answers = append(d.answers, dryRun{n, id, pr, ans, err})

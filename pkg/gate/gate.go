@@ -195,7 +195,7 @@ func (l Limits) Blast(b plan.Blast, seen time.Time) (no *refusal.Refusal, person
 	if r.Percent <= l.MaxBlastPercent {
 		return nil, ""
 	}
-	if r.Missing == 1 && r.Replaced && !l.GateSinglePod {
+	if r.Single() && !l.GateSinglePod {
 		return nil, "" // printed in plain words instead: see blast
 	}
 	text := fmt.Sprintf("%d of %d ready %s may be missing at once: %d %% at risk, the limit is %d %%",

@@ -257,6 +257,16 @@ func TestBlast(t *testing.T) {
 			blast: replaces(plan.Risk{Ready: 1, Peak: 1, Missing: 1, Percent: 100, Replaced: true}), single: true,
 			wantPerson: "1 of 1 ready pod may be missing at once: 100 % at risk, the limit is 50 %",
 		},
+		"the last of three whose replacements never got ready": {
+			blast:      replaces(plan.Risk{Ready: 1, Peak: 3, Missing: 1, Percent: 100, Replaced: true}),
+			wantPerson: "3 of the 3 ready pods of the last 10 minutes may be missing at once: 100 % at risk, the limit is 50 %",
+		},
+		"the second of three whose replacement is not ready yet": {
+			blast: replaces(plan.Risk{Ready: 2, Peak: 3, Missing: 1, Percent: 67, Replaced: true}),
+			want: verdict{refusal.BlastLimit, "2 of the 3 ready pods of the last 10 minutes may be missing at once: 67 % at risk, the limit is 50 %",
+				"it passes at 2026-11-30T12:10:00Z"},
+			wantAt: noon.Add(10 * time.Minute),
+		},
 		"the only pod is removed": {
 			blast:      removes(plan.Risk{Ready: 1, Peak: 1, Missing: 1, Percent: 100}, nil),
 			wantPerson: "1 of 1 ready pod may be missing at once: 100 % at risk, the limit is 50 %",

@@ -52,6 +52,11 @@ func (r Risk) Name() string {
 	return name
 }
 
+// Single reports whether all that is at risk is one pod that its controller replaces, and
+// nothing is missing already: that is said in plain words and passes (DESIGN 3). One pod
+// after the other, while no replacement gets ready, is not single.
+func (r Risk) Single() bool { return r.Missing == 1 && r.Replaced && r.Peak <= r.Ready }
+
 func (r Risk) owner() (namespace, name string) {
 	_, rest, _ := strings.Cut(r.Owner, "/")
 	namespace, name, _ = strings.Cut(rest, "/")

@@ -210,9 +210,10 @@ func TestClientVanished(t *testing.T) {
 	}
 }
 
-// TestKilledProcess kills a process (-9) between claim and answer. Nobody may send its
-// write again.
+// TestKilledProcess kills a process (-9) between claim and answer. Nobody sends its write
+// again; the next process finds out what became of it.
 func TestKilledProcess(t *testing.T) {
+	t.Parallel()
 	bin := program(t)
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
@@ -228,12 +229,25 @@ func TestKilledProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	release()
-	next := harness.Start(t, cp, harness.Options{State: state, Args: append([]string{"--verify-wait", "500ms"}, wide...)})
+	next := harness.Start(t, cp, harness.Options{State: state, Args: append([]string{"--verify-timeout", "1s"}, wide...)})
+	var results []string
 	for range 2 {
-		got := next.Must("scale", args)
-		if o := harness.Into[execution](t, got).Outcome; o != plan.InProgress && o != plan.Unknown && o != plan.Executed {
-			t.Errorf("outcome %s: %s", o, got.Text)
+		x := harness.Into[execution](t, next.Must("scale", args))
+		d, err := cp.Client.AppsV1().Deployments(ns).Get(t.Context(), "web", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
 		}
+		truth := plan.Failed
+		if *d.Spec.Replicas == 3 {
+			truth = plan.Executed
+		}
+		if x.Outcome != truth || !x.Replayed {
+			t.Errorf("outcome %s, replayed %t, want the replay of %s", x.Outcome, x.Replayed, truth)
+		}
+		results = append(results, string(x.Result))
+	}
+	if results[0] != results[1] {
+		t.Errorf("two results:\n%s\n%s", results[0], results[1])
 	}
 	if w := next.Proxy.Writes(); len(w) != 0 {
 		t.Errorf("the next server wrote %+v", w)
@@ -317,17 +331,18 @@ type failure struct {
 	status     int  // what is answered; 0 is a connection that is cut
 	retryAfter string
 	want       plan.Outcome
+	moved      bool // then somebody else writes to the object, which proves that it can come no more
 }
 
 var failures = []failure{
-	{"503 after the commit", true, 503, "1", plan.Unknown},
-	{"503 before it", false, 503, "1", plan.Unknown},
-	{"500 after the commit", true, 500, "", plan.Unknown},
-	{"504 before it", false, 504, "1", plan.Unknown},
-	{"429 before it", false, 429, "1", plan.Failed},
-	{"403 before it", false, 403, "", plan.Failed},
-	{"cut after the commit", true, 0, "", plan.Unknown},
-	{"cut before it", false, 0, "", plan.Unknown},
+	{"503 after the commit", true, 503, "1", plan.Unknown, false},
+	{"503 before it", false, 503, "1", plan.Unknown, true},
+	{"500 after the commit", true, 500, "", plan.Unknown, true},
+	{"504 before it", false, 504, "1", plan.Unknown, true},
+	{"429 before it", false, 429, "1", plan.Failed, false},
+	{"403 before it", false, 403, "", plan.Failed, false},
+	{"cut after the commit", true, 0, "", plan.Unknown, false},
+	{"cut before it", false, 0, "", plan.Unknown, false},
 }
 
 func (f failure) inject(p *harness.Proxy, action string) {
@@ -370,13 +385,15 @@ func (f failure) inject(p *harness.Proxy, action string) {
 }
 
 // TestCase_CL_06 answers a write with something that a client library would send again,
-// or with nothing at all: it is never sent again, and what is not known is called so.
+// or with nothing at all: it is never sent again, what is not known is called so, and
+// what became of it is found out.
 func TestCase_CL_06(t *testing.T) {
 	for _, action := range []string{"scale", "rollout_restart", "delete_pod", "cordon"} {
 		for _, f := range failures {
 			t.Run(action+"/"+f.name, func(t *testing.T) {
+				t.Parallel()
 				b := newTarget(t, action)
-				s := start(t, wide...)
+				s := start(t, append(wide, "--verify-timeout", "1s")...)
 				args := b.calls()[action]
 				seen := effects(t, b.ns, action, args)
 				confirmed := s.Plan(action, args)
@@ -384,18 +401,27 @@ func TestCase_CL_06(t *testing.T) {
 				first := s.Must(action, confirmed)
 				s.Proxy.Before(nil)
 				s.Proxy.After(nil)
-				for i := range 3 {
-					got := first
-					if i > 0 {
-						got = s.Must(action, confirmed)
-					}
+				if x := harness.Into[execution](t, first); x.Outcome != f.want || !first.IsError || !strings.HasPrefix(first.Text, string(f.want)) {
+					t.Errorf("the first call: outcome %q, error %t, want %s: %s", x.Outcome, first.IsError, f.want, first.Text)
+				}
+				if f.moved {
+					b.touch(t, action)
+				}
+				truth := plan.Failed
+				if f.commit {
+					truth = plan.Executed
+				}
+				var results []string
+				for i := range 2 {
+					got := s.Must(action, confirmed)
 					x := harness.Into[execution](t, got)
-					if x.Outcome != f.want || !got.IsError || !strings.Contains(got.Text, string(f.want)) {
-						t.Errorf("call %d: outcome %q, error %t, want %s: %s", i, x.Outcome, got.IsError, f.want, got.Text)
+					if x.Outcome != truth || !x.Replayed {
+						t.Errorf("call %d: outcome %q, replayed %t, want the replay of %s: %s", i+2, x.Outcome, x.Replayed, truth, got.Text)
 					}
-					if f.want == plan.Failed && x.Replayed != (i > 0) {
-						t.Errorf("call %d: replayed %t", i, x.Replayed)
-					}
+					results = append(results, string(x.Result))
+				}
+				if results[0] != results[1] {
+					t.Errorf("two results:\n%s\n%s", results[0], results[1])
 				}
 				if w := s.Proxy.Writes(); len(w) != 1 {
 					t.Errorf("%d mutating requests on the wire, want 1: %+v", len(w), w)
@@ -409,6 +435,18 @@ func TestCase_CL_06(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// touch moves the version of an action's target and nothing that a plan rests on.
+func (b workbench) touch(t *testing.T, action string) {
+	t.Helper()
+	const labels = `{"metadata":{"labels":{"touched":"by-a-test"}}}`
+	switch action {
+	case "scale", "rollout_restart":
+		patchAs(t, "deployments", b.ns, "web", labels)
+	case "cordon":
+		patchAs(t, "nodes", "", b.node, labels)
 	}
 }
 

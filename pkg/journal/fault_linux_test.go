@@ -53,6 +53,35 @@ func TestFileIsFull(t *testing.T) {
 	}
 }
 
+// What is reserved is really the file's, it does not make it longer, and what another
+// process gives back is taken again.
+func TestReserveIsReal(t *testing.T) {
+	f := newFixture(t)
+	j := f.open()
+	has := func() int64 {
+		t.Helper()
+		var s syscall.Stat_t
+		if err := syscall.Stat(f.path, &s); err != nil {
+			t.Fatal(err)
+		}
+		return s.Blocks*512 - s.Size
+	}
+	f.append(j, &Line{Event: EventRefused})
+	if got := has(); got < reserveSize {
+		t.Errorf("the disk has %d bytes behind the end, want %d", got, reserveSize)
+	}
+	if err := syscall.Truncate(f.path, int64(len(f.read()))); err != nil {
+		t.Fatal(err)
+	}
+	if got := has(); got >= reserveSize {
+		t.Fatalf("cut, it still has %d bytes behind the end", got)
+	}
+	f.append(j, &Line{Event: EventRefused})
+	if got := has(); got < reserveSize {
+		t.Errorf("after a cut by another process it has %d bytes behind the end, want %d", got, reserveSize)
+	}
+}
+
 // A pipe as the audit file, or in its place later, is refused and blocks nobody.
 func TestPipe(t *testing.T) {
 	f := newFixture(t)

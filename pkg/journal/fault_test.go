@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -19,6 +20,7 @@ type faults struct {
 	writeErr          error
 	truncate, dataErr error
 	syncErr           error
+	reserveErr        error
 	calls             *[]string
 }
 
@@ -53,6 +55,15 @@ func (f *faults) Sync() error {
 		return f.syncErr
 	}
 	return f.file.Sync()
+}
+
+// Reserve is in calls only where it fails.
+func (f *faults) Reserve(from, size int64) error {
+	if f.reserveErr != nil {
+		*f.calls = append(*f.calls, "reserve")
+		return f.reserveErr
+	}
+	return f.file.Reserve(from, size)
 }
 
 func TestWriteFaults(t *testing.T) {
@@ -127,6 +138,107 @@ func TestWriteFaults(t *testing.T) {
 				t.Errorf("a new process sees %+v, want claimed %v", s, wantClaimed)
 			}
 		})
+	}
+}
+
+// A full disk: what begins something is refused, what ends it has room.
+func TestNoRoom(t *testing.T) {
+	event := func(e string) *Line { return &Line{Event: e, Plan: "p1"} }
+	for name, tc := range map[string]struct {
+		lines       []*Line
+		wantRefused bool
+	}{
+		"a plan":                     {[]*Line{planLine("p2", epoch)}, true},
+		"a claim":                    {[]*Line{intentLine("p1", "c1")}, true},
+		"an outcome with a claim":    {[]*Line{event(EventStep), intentLine("p1", "c1")}, true},
+		"a refusal":                  {[]*Line{event(EventRefused)}, true},
+		"a replay":                   {[]*Line{event(EventReplayed)}, true},
+		"the outcome of a Step":      {[]*Line{event(EventStep)}, false},
+		"a result":                   {[]*Line{event(EventStep), executeLine("p1")}, false},
+		"unknown":                    {[]*Line{event(EventUnknown)}, false},
+		"what was found out":         {[]*Line{event(EventReconciled)}, false},
+		"the verdict after a result": {[]*Line{event(EventVerify)}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			j := f.open()
+			f.append(j, planLine("p1", epoch.Add(time.Hour)))
+			j.reserved = 0 // and somebody fills the disk
+			before := f.read()
+			var calls []string
+			open := j.open
+			j.open = func(path string, create bool) (file, error) {
+				under, err := open(path, create)
+				return &faults{file: under, write: -1, reserveErr: syscall.ENOSPC, calls: &calls}, err
+			}
+			// What is refused stands in nobody's way: an outcome of the same moment is written.
+			errs := f.together(j, write(tc.lines...), write(event(EventVerify)))
+			if refused := errs[0] != nil; refused != tc.wantRefused || refused && (!errors.Is(errs[0], syscall.ENOSPC) || errors.Is(errs[0], ErrSealed)) {
+				t.Errorf("got %v, want it refused: %v", errs[0], tc.wantRefused)
+			}
+			if errs[1] != nil {
+				t.Errorf("an outcome was refused: %v", errs[1])
+			}
+			if tc.wantRefused {
+				tc.lines = nil
+			}
+			if got := len(f.scan()) - 1; got != len(tc.lines)+1 || !bytes.HasPrefix(f.read(), before) {
+				t.Errorf("%d lines were written, want %d", got, len(tc.lines)+1)
+			}
+			if s := stateOf(t, j, "p1"); tc.wantRefused && s.Claimed {
+				t.Error("what was refused is claimed")
+			}
+			j.open = open
+			f.append(j, intentLine("p1", "c1")) // there is room again
+		})
+	}
+}
+
+// room counts what is reserved.
+type room struct {
+	file
+	asked *[][2]int64
+}
+
+func (r room) Reserve(from, size int64) error {
+	*r.asked = append(*r.asked, [2]int64{from, size})
+	return r.file.Reserve(from, size)
+}
+
+// Room is made for a whole reserve behind what is written, and again when half of it is
+// used up, or when a cut gave it back.
+func TestReserve(t *testing.T) {
+	f := newFixture(t)
+	j := f.open()
+	var asked [][2]int64
+	open := j.open
+	j.open = func(path string, create bool) (file, error) {
+		under, err := open(path, create)
+		return room{under, &asked}, err
+	}
+	var ends []int64
+	for range 100 {
+		before := int64(len(f.read()))
+		f.append(j, &Line{Event: EventRefused, Output: strings.Repeat("x", 1000)})
+		end := int64(len(f.read()))
+		if n := len(asked); n > len(ends) {
+			if want := [2]int64{before, end - before + reserveSize}; asked[n-1] != want {
+				t.Errorf("asked for %v, want %v", asked[n-1], want)
+			}
+			ends = append(ends, end)
+		}
+		if left := ends[len(ends)-1] + reserveSize - end; left < reserveSize/2 {
+			t.Fatalf("%d bytes are left", left)
+		}
+	}
+	if size := len(f.read()); len(asked) != 1+size/(reserveSize/2) {
+		t.Errorf("asked %d times for %d bytes", len(asked), size)
+	}
+	asked = nil
+	f.write(append(f.read(), "{"...))
+	f.append(j, &Line{Event: EventRefused}) // cuts
+	if len(asked) != 1 {
+		t.Errorf("after a cut it was asked %d times, want once", len(asked))
 	}
 }
 

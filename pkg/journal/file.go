@@ -22,12 +22,17 @@ type file interface {
 	Truncate(size int64) error
 	Datasync() error // what was written is on the disk
 	Sync() error     // and so is everything about the file
+
+	// Reserve makes sure that size bytes from an offset at the end on will fit.
+	Reserve(from, size int64) error
 }
 
 type osFile struct{ *os.File }
 
 func (f osFile) Truncate(size int64) error { return truncate(f.File, size) }
 func (f osFile) Datasync() error           { return datasync(f.File) }
+
+func (f osFile) Reserve(from, size int64) error { return reserve(f.File, from, size) }
 
 // openFile opens an audit file for appending. create makes it when it is missing, which
 // is right only under the lock. What is no regular file is refused without being opened.

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,6 +26,10 @@ import (
 // ErrSealed is in every error of an Append that was refused because the journal cannot
 // be trusted or written any more. Nothing was written, or nobody knows.
 var ErrSealed = errors.New("the journal is sealed")
+
+// reserveSize is what is kept free behind the last line, so that an outcome always fits;
+// it is renewed when less than half of it is left.
+const reserveSize = 64 << 10
 
 // maxAhead is how far the last line may lie in the future.
 const maxAhead = time.Minute
@@ -57,6 +62,9 @@ type Journal struct {
 	chain  chain
 	ledger Ledger
 	sealed error
+
+	reserved int64 // the offset up to which the disk has room for this file
+	blocks   int64 // what the file had of the disk then
 }
 
 // Open reads the whole file and verifies every line of it. It refuses a path that is no
@@ -219,7 +227,14 @@ func (j *Journal) decide(f file, waiters []*waiter) {
 		}
 		var lines []*Line
 		if lines, errs[i] = w.ask(view); errs[i] == nil && len(lines) > 0 {
+			before := *b
 			errs[i] = b.add(lines)
+			if errs[i] == nil && slices.ContainsFunc(lines, needsRoom) {
+				errs[i] = j.reserve(f, b.next.offset)
+			}
+			if errs[i] != nil {
+				*b = before
+			}
 		}
 		if first < 0 && len(b.lines) > 0 {
 			first = i
@@ -419,26 +434,54 @@ type folded struct {
 
 func (j *Journal) begin() *batch { return &batch{j: j, next: j.chain} }
 
-// add signs lines; with an error none of them is in the batch.
+// add signs lines. With an error the batch is half done: put it back to what it was.
 func (b *batch) add(lines []*Line) error {
-	next, buf, done, kid := b.next, b.buf, b.lines, b.j.keys.Current()
+	kid := b.j.keys.Current()
 	for _, l := range lines {
-		l.V, l.Seq, l.Prev, l.Inst, l.PID, l.KID = version, next.seq+1, next.prev, b.j.inst, os.Getpid(), kid
-		if l.Time = b.j.now().UTC().Truncate(time.Millisecond); l.Time.Before(next.last) {
-			l.Time = next.last
+		l.V, l.Seq, l.Prev, l.Inst, l.PID, l.KID = version, b.next.seq+1, b.next.prev, b.j.inst, os.Getpid(), kid
+		if l.Time = b.j.now().UTC().Truncate(time.Millisecond); l.Time.Before(b.next.last) {
+			l.Time = b.next.last
 		}
-		raw, err := next.sign(l)
+		raw, err := b.next.sign(l)
 		if err != nil {
 			return fmt.Errorf("a line of event %s: %w", l.Event, err)
 		}
-		e, at, err := next.next(raw) // as every reader will
+		e, at, err := b.next.next(raw) // as every reader will
 		if err != nil {
 			return fmt.Errorf("a line of event %s: %w", l.Event, err)
 		}
-		done = append(done, folded{e, at})
-		buf = append(append(buf, raw...), '\n')
+		b.lines = append(b.lines, folded{e, at})
+		b.buf = append(append(b.buf, raw...), '\n')
 	}
-	b.next, b.buf, b.lines = next, buf, done
+	return nil
+}
+
+// needsRoom tells a line that begins something from an outcome of what was begun, which
+// may use the reserve. Those that only say no need it as well: else they would use it up.
+func needsRoom(l *Line) bool {
+	switch l.Event {
+	case EventStep, EventExecute, EventUnknown, EventReconciled, EventVerify:
+		return false
+	}
+	return true
+}
+
+// reserve makes sure that the disk has room behind end, where a batch will end.
+func (j *Journal) reserve(f file, end int64) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if j.reserved-end >= reserveSize/2 && allocated(info) >= j.blocks {
+		return nil
+	}
+	if err := f.Reserve(j.chain.offset, end-j.chain.offset+reserveSize); err != nil {
+		return fmt.Errorf("%s has no room for the outcome of what would be begun, nothing was recorded: %w", j.path, err)
+	}
+	if info, err = f.Stat(); err != nil {
+		return err
+	}
+	j.reserved, j.blocks = end+reserveSize, allocated(info)
 	return nil
 }
 
@@ -478,6 +521,7 @@ func (j *Journal) write(f file, b *batch) error {
 
 // cut takes off what stands behind the last good line.
 func (j *Journal) cut(f file) error {
+	j.reserved = 0 // what is cut off goes with what is free behind it
 	err := f.Truncate(j.chain.offset)
 	if err == nil {
 		err = f.Sync()

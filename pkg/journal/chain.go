@@ -35,14 +35,14 @@ const (
 // BadLine is a line that cannot be trusted, and why.
 type BadLine struct {
 	Path   string
-	Line   int64 // from 1
+	Line   int64 // in the file, from 1
 	Offset int64 // of its first byte
 	Why    error
 }
 
 // Error names the line and says what it means.
 func (b *BadLine) Error() string {
-	return fmt.Sprintf("%s, line %d (at byte %d): %v; nothing is written to a file that cannot be trusted: restore it, or move it away to begin a new one", b.Path, b.Line, b.Offset, b.Why)
+	return fmt.Sprintf("%s, line %d (at byte %d): %v; nothing is written to a file that cannot be trusted: restore it, or run kube-write-mcp audit recover", b.Path, b.Line, b.Offset, b.Why)
 }
 
 // Unwrap gives the reason, which may be ErrUnknownKey.
@@ -100,6 +100,7 @@ type entry struct {
 
 	Record       *entryRecord       `json:"record"`
 	Verification *plan.Verification `json:"verification"`
+	Segment      *Segment           `json:"segment"`
 
 	Prev string `json:"prev"`
 	KID  string `json:"kid"`
@@ -129,14 +130,17 @@ type chain struct {
 	macs map[string]hash.Hash // by kid
 	buf  *bufio.Reader
 
+	segment int // the number of the file, from 1
+
 	offset int64
-	seq    int64     // of the last line, which is also its number
+	line   int64     // how many lines of this file it read
+	seq    int64     // of the last line
 	prev   string    // SHA-256 of the last line's bytes without its newline, hex; "" before the first line
 	last   time.Time // of the last line
 }
 
 func newChain(path string, keys *Keyring) chain {
-	return chain{path: path, keys: keys, macs: map[string]hash.Hash{}, buf: bufio.NewReaderSize(nil, MaxLine+1)}
+	return chain{path: path, segment: 1, keys: keys, macs: map[string]hash.Hash{}, buf: bufio.NewReaderSize(nil, MaxLine+1)}
 }
 
 // What a line may be that cannot be read at all. Where nothing follows, that is how a
@@ -195,30 +199,55 @@ func (c *chain) unreadable(f io.ReaderAt, size int64, why error) (torn bool, err
 }
 
 func (c *chain) bad(why error) error {
-	return &BadLine{Path: filepath.Clean(c.path), Line: c.seq + 1, Offset: c.offset, Why: why}
+	return &BadLine{Path: filepath.Clean(c.path), Line: c.line + 1, Offset: c.offset, Why: why}
 }
 
 // next verifies that b, a line without its newline, is the one that follows, and moves
 // behind it.
 func (c *chain) next(b []byte) (e entry, at span, err error) {
-	e, err = c.verify(b)
-	switch {
-	case err != nil:
-	case e.Seq != c.seq+1:
-		err = fmt.Errorf("it was written as line %d: lines were removed, added or moved", e.Seq)
-	case e.Prev != c.prev:
-		err = errors.New("it does not follow the line before it: one of the two is of another file")
-	case e.Time.Before(c.last):
-		err = fmt.Errorf("its time %s is before that of the line before it", e.Time.Format(time.RFC3339Nano))
+	if e, err = c.verify(b); err == nil {
+		err = c.follows(&e)
 	}
 	if err != nil {
 		return e, at, err
 	}
+	if c.line == 0 && e.Segment != nil {
+		c.segment = segmentNumber(e.Segment.File) + 1
+	}
 	sum := sha256.Sum256(b)
 	at = span{e.Seq, c.offset, len(b)}
-	c.offset, c.seq, c.prev, c.last = c.offset+int64(len(b))+1, e.Seq, hex.EncodeToString(sum[:]), e.Time
+	c.offset, c.line, c.seq, c.prev, c.last = c.offset+int64(len(b))+1, c.line+1, e.Seq, hex.EncodeToString(sum[:]), e.Time
 	return e, at, nil
 }
+
+// follows checks a line's place. The first line of a file that carries on another one
+// names where that ends; a reader who did not read the other takes its word.
+func (c *chain) follows(e *entry) error {
+	seq, prev, last := c.seq, c.prev, c.last
+	if s := e.Segment; s != nil && c.line == 0 {
+		if seq == 0 {
+			seq, prev = s.Seq, s.Hash
+		}
+		if seq != s.Seq || prev != s.Hash {
+			return fmt.Errorf("it does not carry on %s where that ends", s.File)
+		}
+		if e.Event == EventRecovered {
+			last = time.Time{} // a clock that was wrong is why the operator had a new file begun
+		}
+	}
+	switch {
+	case e.Seq != seq+1:
+		return fmt.Errorf("it was written as line %d: lines were removed, added or moved", e.Seq)
+	case e.Prev != prev:
+		return errors.New("it does not follow the line before it: one of the two is of another file")
+	case e.Time.Before(last):
+		return fmt.Errorf("its time %s is before that of the line before it", e.Time.Format(time.RFC3339Nano))
+	}
+	return nil
+}
+
+// open goes to the beginning of another file, which carries on the one that was read.
+func (c *chain) open(number int) { c.segment, c.offset, c.line = number, 0, 0 }
 
 // verify decodes a line and checks its mac, not its place.
 func (c *chain) verify(b []byte) (e entry, err error) {

@@ -46,6 +46,20 @@ func (f *fixture) try() (*Journal, error) {
 	return Open(Options{Dir: f.dir, Keys: f.keys, Now: f.clock.now, Inst: "test"})
 }
 
+// trySealed is why a journal that is opened is of no use.
+func (f *fixture) trySealed() error {
+	j, err := f.try()
+	if err != nil {
+		return err
+	}
+	return j.Sealed()
+}
+
+// recover does what the operator does.
+func (f *fixture) recover(newFile bool) (string, error) {
+	return Recover(Options{Dir: f.dir, Keys: f.keys, Now: f.clock.now, Inst: "oper"}, newFile)
+}
+
 // open opens the journal and verifies the whole file when the test ends.
 func (f *fixture) open() *Journal {
 	f.Helper()

@@ -68,10 +68,24 @@ type Journal struct {
 }
 
 // Open reads the whole file and verifies every line of it. It refuses a path that is no
-// regular file of our own with mode 0600, and a line that cannot be trusted (a *BadLine),
-// and says what to do. A torn last line, as a killed process leaves it, is moved to
-// <file>.broken-<time> and a recovered line says so.
+// regular file of our own with mode 0600, and says what to do. A torn last line, as a
+// killed process leaves it, is moved to <file>.broken-<time> and a recovered line says so.
+//
+// Where a line cannot be trusted (a *BadLine), or a process has left the mark that the
+// disk failed it, the Journal is sealed: Append is refused, and the others show what was
+// verified. Recover ends that.
 func Open(o Options) (*Journal, error) {
+	j, err := newJournal(o)
+	if err != nil {
+		return nil, err
+	}
+	if err := j.start(); err != nil && j.sealed == nil {
+		return nil, err
+	}
+	return j, nil
+}
+
+func newJournal(o Options) (*Journal, error) {
 	if o.Keys == nil {
 		return nil, errors.New("journal: no keys")
 	}
@@ -87,11 +101,7 @@ func Open(o Options) (*Journal, error) {
 	if err := privateDir(o.Dir); err != nil {
 		return nil, err
 	}
-	j := &Journal{path: o.Path, inst: o.Inst, keys: o.Keys, now: o.Now, open: openFile, chain: newChain(o.Path, o.Keys)}
-	if err := j.start(); err != nil {
-		return nil, err
-	}
-	return j, nil
+	return &Journal{path: o.Path, inst: o.Inst, keys: o.Keys, now: o.Now, open: openFile, chain: newChain(o.Path, o.Keys)}, nil
 }
 
 // start reads the file. The bulk of it is read without the lock, so that other processes
@@ -117,6 +127,9 @@ func (j *Journal) start() error {
 	_, _ = j.chain.read(f, bulk, j.ledger.fold)
 	return j.locked(func(f file, size int64) error {
 		torn, err := j.fold(f, size)
+		if err == nil {
+			err = j.marked()
+		}
 		if err != nil || !torn || j.unwritable() != nil {
 			return err
 		}
@@ -197,10 +210,13 @@ func (j *Journal) commit() {
 	decided := false
 	err := j.locked(func(f file, size int64) error {
 		torn, err := j.fold(f, size)
-		if err != nil {
-			return err
+		if err == nil {
+			err = j.marked()
 		}
-		if err := j.unwritable(); err != nil {
+		if err == nil {
+			err = j.unwritable()
+		}
+		if err != nil {
 			return err
 		}
 		if torn {
@@ -309,7 +325,7 @@ func (j *Journal) unwritable() error {
 		return j.sealed
 	}
 	if ahead := j.chain.last.Sub(j.now()); ahead > maxAhead {
-		return fmt.Errorf("%w: its last line is of %s, %s in the future: set the clock right",
+		return fmt.Errorf("%w: its last line is of %s, %s in the future: set the clock right, or run kube-write-mcp audit recover",
 			ErrSealed, j.chain.last.Format(time.RFC3339), ahead.Round(time.Second))
 	}
 	return nil
@@ -348,9 +364,9 @@ func (j *Journal) locked(do func(f file, size int64) error) error {
 	f, err := j.open(j.path, j.known == nil)
 	switch inUse := j.known != nil; {
 	case inUse && errors.Is(err, fs.ErrNotExist):
-		return j.seal(fmt.Errorf("%s is gone: it was removed or renamed while it was in use", j.path))
+		return j.mark(fmt.Errorf("%s is gone: it was removed or renamed while it was in use", j.path))
 	case inUse && errors.Is(err, errNotRegular):
-		return j.seal(err)
+		return j.mark(err)
 	case err != nil:
 		return err
 	}
@@ -362,9 +378,9 @@ func (j *Journal) locked(do func(f file, size int64) error) error {
 	case j.known == nil:
 		j.known = info
 	case !os.SameFile(j.known, info):
-		return j.seal(fmt.Errorf("%s is another file now: it was replaced while it was in use", j.path))
+		return j.mark(fmt.Errorf("%s is another file now: it was replaced while it was in use", j.path))
 	case info.Size() < j.chain.offset:
-		return j.seal(fmt.Errorf("%s shrank from %d to %d bytes: lines were cut off while it was in use", j.path, j.chain.offset, info.Size()))
+		return j.mark(fmt.Errorf("%s shrank from %d to %d bytes: lines were cut off while it was in use", j.path, j.chain.offset, info.Size()))
 	}
 	return do(f, info.Size())
 }
@@ -510,7 +526,7 @@ func (j *Journal) write(f file, b *batch) error {
 		return fmt.Errorf("%s could not be written, nothing was recorded: %w", j.path, err)
 	}
 	if err := f.Datasync(); err != nil {
-		return j.seal(fmt.Errorf("%s: the disk may not have what was written: %w", j.path, err))
+		return j.mark(fmt.Errorf("%s: the disk may not have what was written: %w", j.path, err))
 	}
 	for _, l := range b.lines {
 		j.ledger.add(&l.e, l.at)
@@ -527,7 +543,7 @@ func (j *Journal) cut(f file) error {
 		err = f.Sync()
 	}
 	if err != nil {
-		return j.seal(fmt.Errorf("%s: a part of a line could not be taken off again: %w", j.path, err))
+		return j.mark(fmt.Errorf("%s: a part of a line could not be taken off again: %w", j.path, err))
 	}
 	return nil
 }

@@ -322,7 +322,11 @@ func TestKeyIsLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = Open(Options{Dir: f.dir, Keys: keys, Now: f.clock.now, Inst: "test"})
+	j, err := Open(Options{Dir: f.dir, Keys: keys, Now: f.clock.now, Inst: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = j.Sealed()
 	bad, ok := errors.AsType[*BadLine](err)
 	if !ok || bad.Line != 1 || !errors.Is(err, ErrUnknownKey) || !strings.Contains(err.Error(), "bring back the key file") {
 		t.Errorf("got %v, want line 1 of an unknown key", err)

@@ -54,7 +54,7 @@ type State struct {
 	Unknown bool // the last word on its execution is that nobody knows
 	Done    bool // the first result exists
 
-	Ended   string // "expired" or "stale", "" while it may still be executed
+	Ended   string // "expired" (or the journal was recovered) or "stale", "" while it may still be executed
 	Action  string
 	Expires time.Time
 
@@ -193,6 +193,9 @@ func (l *Ledger) add(e *entry, at span) {
 	if l.plans == nil {
 		l.plans, l.peaks, l.names = map[string]*record{}, map[string][]sample{}, map[string]string{}
 	}
+	if e.Event == EventRecovered && e.Code != "" {
+		l.recovered(e.Time)
+	}
 	l.forget(e.Time)
 	for _, c := range e.Ready {
 		l.seen = append(l.seen, stamp{e.Time, c.UID})
@@ -286,6 +289,33 @@ func (l *Ledger) stamps() []stamp {
 		return l.order
 	}
 	return slices.Concat(l.under.stamps(), l.order)
+}
+
+// recovered is what an operator's recovery means: lines may be missing, claims among them,
+// so that no plan made before may be executed; and the clock may have been set back.
+func (l *Ledger) recovered(now time.Time) {
+	for _, r := range l.plans {
+		if !r.Claimed && r.Ended == "" {
+			r.Ended = EventExpired
+		}
+		if r.until.After(now) {
+			r.until = now
+		}
+	}
+	for _, q := range [][]stamp{l.order, l.writes, l.calls, l.seen} {
+		for i := range q {
+			if q[i].at.After(now) {
+				q[i].at = now
+			}
+		}
+	}
+	for _, samples := range l.peaks {
+		for i := range samples {
+			if samples[i].at.After(now) {
+				samples[i].at = now
+			}
+		}
+	}
 }
 
 // claim holds a plan for ever: its lines say that something may have been sent, also where

@@ -29,7 +29,7 @@ const (
 	EventIntent    = "execute_intent" // before each request; the first one is the claim
 	EventStep      = "step"           // the outcome of one request
 	EventVerify    = "verify"
-	EventRecovered = "recovered"
+	EventRecovered = "recovered" // what could not be trusted was taken off; with a Code it was the operator who asked
 )
 
 // Line is one event. On disk it is its compact JSON, in this key order, and a newline;
@@ -83,9 +83,19 @@ type Line struct {
 
 	Verification *plan.Verification `json:"verification,omitempty"`
 
+	Segment *Segment `json:"segment,omitempty"` // in a first line that carries on another file
+
 	Prev string `json:"prev"` // SHA-256 of the line before, without its newline, hex; "" in the first
 	KID  string `json:"kid"`  // whose audit key the mac is made with
 	MAC  string `json:"mac"`  // HMAC-SHA256, hex
+}
+
+// Segment is a file of the journal that is closed. The next file begins with a line that
+// names it and carries on its chain.
+type Segment struct {
+	File string `json:"file"`           // its name in the same folder
+	Seq  int64  `json:"seq,omitempty"`  // of the last line of it that counts, 0 for none
+	Hash string `json:"hash,omitempty"` // SHA-256 of that line
 }
 
 // Principal is who called: over stdio the operating system's user, over HTTP the

@@ -48,28 +48,20 @@ func (b *BadLine) Error() string {
 // Unwrap gives the reason, which may be ErrUnknownKey.
 func (b *BadLine) Unwrap() error { return b.Why }
 
-// Scan reads an audit file from its first line to its last, verifies each and shows it.
-// It stops at the first line that cannot be trusted, with a *BadLine, and at the first
-// error of see, which it returns unchanged. Of a file in use it reads what was there when
-// it began. Lines missing at the end cannot be found from the file alone.
+// Scan reads a journal from its first line to its last, the closed files that lie beside
+// path and then path, verifies each line and shows it. It stops at the first line that
+// cannot be trusted, with a *BadLine, and at the first error of see, which it returns
+// unchanged. Of a file in use it reads what was there when it began. Lines missing at the
+// end cannot be found from the files alone.
 func Scan(path string, keys *Keyring, see func(*Line) error) error {
-	f, size, err := settled(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
 	c := newChain(path, keys)
-	torn, err := c.read(f, size, func(b []byte, _ *entry, _ span) error {
+	return c.walk(func(b []byte, _ *entry, _ span) error {
 		var l Line
 		if err := json.Unmarshal(b, &l); err != nil {
 			return c.bad(err) // signed, and yet no Line: of another version
 		}
 		return see(&l)
 	})
-	if torn {
-		return c.bad(errTorn)
-	}
-	return err
 }
 
 // entry is what the fold needs of a line.
@@ -119,13 +111,16 @@ type entryStep struct {
 
 // span is where a line stands in the file, without its newline. The zero span is no line.
 type span struct {
-	seq, offset int64
-	length      int
+	seq     int64
+	segment int // the number of the file
+	offset  int64
+	length  int
 }
 
 // chain is where a reader or writer stands in a file: behind a line that it verified.
 type chain struct {
-	path string
+	path string // of the journal: the name that the file in use has
+	file string // that is read
 	keys *Keyring
 	macs map[string]hash.Hash // by kid
 	buf  *bufio.Reader
@@ -137,10 +132,11 @@ type chain struct {
 	seq    int64     // of the last line
 	prev   string    // SHA-256 of the last line's bytes without its newline, hex; "" before the first line
 	last   time.Time // of the last line
+	closed bool      // the last line closed the file
 }
 
 func newChain(path string, keys *Keyring) chain {
-	return chain{path: path, segment: 1, keys: keys, macs: map[string]hash.Hash{}, buf: bufio.NewReaderSize(nil, MaxLine+1)}
+	return chain{path: path, file: path, segment: 1, keys: keys, macs: map[string]hash.Hash{}, buf: bufio.NewReaderSize(nil, MaxLine+1)}
 }
 
 // What a line may be that cannot be read at all. Where nothing follows, that is how a
@@ -164,7 +160,7 @@ func (c *chain) read(f io.ReaderAt, size int64, see func(b []byte, e *entry, at 
 		case bufio.ErrBufferFull:
 			return c.unreadable(f, size, errTooLong)
 		default:
-			return false, fmt.Errorf("reading %s: %w", c.path, err)
+			return false, fmt.Errorf("reading %s: %w", c.file, err)
 		}
 		b = b[:len(b)-1]
 		e, at, err := c.next(b)
@@ -193,13 +189,13 @@ func (c *chain) unreadable(f io.ReaderAt, size int64, why error) (torn bool, err
 		case nil:
 			return false, c.bad(why)
 		default:
-			return false, fmt.Errorf("reading %s: %w", c.path, err)
+			return false, fmt.Errorf("reading %s: %w", c.file, err)
 		}
 	}
 }
 
 func (c *chain) bad(why error) error {
-	return &BadLine{Path: filepath.Clean(c.path), Line: c.line + 1, Offset: c.offset, Why: why}
+	return &BadLine{Path: filepath.Clean(c.file), Line: c.line + 1, Offset: c.offset, Why: why}
 }
 
 // next verifies that b, a line without its newline, is the one that follows, and moves
@@ -214,8 +210,9 @@ func (c *chain) next(b []byte) (e entry, at span, err error) {
 	if c.line == 0 && e.Segment != nil {
 		c.segment = segmentNumber(e.Segment.File) + 1
 	}
+	c.closed = c.line > 0 && e.Event == EventRotated
 	sum := sha256.Sum256(b)
-	at = span{e.Seq, c.offset, len(b)}
+	at = span{e.Seq, c.segment, c.offset, len(b)}
 	c.offset, c.line, c.seq, c.prev, c.last = c.offset+int64(len(b))+1, c.line+1, e.Seq, hex.EncodeToString(sum[:]), e.Time
 	return e, at, nil
 }
@@ -223,6 +220,9 @@ func (c *chain) next(b []byte) (e entry, at span, err error) {
 // follows checks a line's place. The first line of a file that carries on another one
 // names where that ends; a reader who did not read the other takes its word.
 func (c *chain) follows(e *entry) error {
+	if c.closed && c.line > 0 {
+		return errors.New("it stands behind the line that closed the file")
+	}
 	seq, prev, last := c.seq, c.prev, c.last
 	if s := e.Segment; s != nil && c.line == 0 {
 		if seq == 0 {
@@ -247,7 +247,9 @@ func (c *chain) follows(e *entry) error {
 }
 
 // open goes to the beginning of another file, which carries on the one that was read.
-func (c *chain) open(number int) { c.segment, c.offset, c.line = number, 0, 0 }
+func (c *chain) open(file string, number int) {
+	c.file, c.segment, c.offset, c.line, c.closed = file, number, 0, 0, false
+}
 
 // verify decodes a line and checks its mac, not its place.
 func (c *chain) verify(b []byte) (e entry, err error) {

@@ -16,7 +16,7 @@ func init() { children["limit"] = childLimit }
 // childLimit appends until the kernel lets the file grow no more, in the middle of a
 // line; then it appends what still fits.
 func childLimit(dir, name string) error {
-	j, err := childOpen(dir, name)
+	j, err := childOpen(dir, name, 0)
 	if err != nil {
 		return err
 	}

@@ -170,7 +170,7 @@ func TestMain(m *testing.M) {
 }
 
 var children = map[string]func(dir, name string) error{
-	"append": childAppend, "claim": childClaim, "keys": childKeys,
+	"append": childAppend, "rotate": childRotate, "claim": childClaim, "keys": childKeys,
 }
 
 // child starts another process; the caller waits for it. What it prints is in the buffer.
@@ -189,12 +189,12 @@ func child(t *testing.T, do, dir, name string) (*exec.Cmd, *bytes.Buffer) {
 	return cmd, out
 }
 
-func childOpen(dir, name string) (*Journal, error) {
+func childOpen(dir, name string, rotateAt int64) (*Journal, error) {
 	keys, err := LoadKeys(filepath.Join(dir, "keys.json"), time.Now, rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-	return Open(Options{Dir: dir, Keys: keys, Inst: "aaa" + name})
+	return Open(Options{Dir: dir, Keys: keys, Inst: "aaa" + name, RotateAt: rotateAt})
 }
 
 // together waits until so many processes are here.
@@ -218,8 +218,13 @@ const (
 )
 
 // childAppend appends lines, some of them three at a time.
-func childAppend(dir, name string) error {
-	j, err := childOpen(dir, name)
+func childAppend(dir, name string) error { return childAppendTo(dir, name, 0) }
+
+// childRotate does the same with files that are closed all the time.
+func childRotate(dir, name string) error { return childAppendTo(dir, name, 5000) }
+
+func childAppendTo(dir, name string, rotateAt int64) error {
+	j, err := childOpen(dir, name, rotateAt)
 	if err != nil {
 		return err
 	}
@@ -242,7 +247,7 @@ var errTaken = errors.New("taken")
 
 // childClaim tries to claim every plan, and prints those it got.
 func childClaim(dir, name string) error {
-	j, err := childOpen(dir, name)
+	j, err := childOpen(dir, name, 0)
 	if err != nil {
 		return err
 	}

@@ -43,12 +43,15 @@ type Options struct {
 	Keys *Keyring         // what lines are signed with and verified by
 	Now  func() time.Time // nil is time.Now
 	Inst string           // 4 characters [a-z2-7], new for every process
+
+	RotateAt int64 // the size in bytes at which the file is closed and a new one begun; 0 is 64 MiB
 }
 
 // Journal is this process's handle on the file. It is safe for concurrent use. The file
 // is open only during a call, so there is nothing to close.
 type Journal struct {
 	path, inst string
+	rotateAt   int64
 	keys       *Keyring
 	now        func() time.Time
 	open       func(path string, create bool) (file, error)
@@ -98,32 +101,40 @@ func newJournal(o Options) (*Journal, error) {
 	if o.Path == "" {
 		o.Path = filepath.Join(o.Dir, "audit.jsonl")
 	}
+	if o.RotateAt == 0 {
+		o.RotateAt = 64 << 20
+	}
 	if err := privateDir(o.Dir); err != nil {
 		return nil, err
 	}
-	return &Journal{path: o.Path, inst: o.Inst, keys: o.Keys, now: o.Now, open: openFile, chain: newChain(o.Path, o.Keys)}, nil
+	return &Journal{path: o.Path, rotateAt: o.RotateAt, inst: o.Inst, keys: o.Keys, now: o.Now, open: openFile, chain: newChain(o.Path, o.Keys)}, nil
 }
 
-// start reads the file. The bulk of it is read without the lock, so that other processes
-// need not wait: whole lines below a size that was seen under the lock never change.
-// What does not look right there is left to the second reading, which holds the lock.
+// start reads as much as the ledger needs: the file in use, and those closed before it
+// while its memory reaches into them. The bulk is read without the lock, so that other
+// processes need not wait: whole lines below a size that was seen under the lock never
+// change. What does not look right there is left to the second reading, which holds it.
 func (j *Journal) start() error {
 	var bulk int64
+	var f file
 	err := j.locked(func(_ file, size int64) error {
 		bulk = size
-		return private(j.path, j.known)
+		err := private(j.path, j.known)
+		if err == nil {
+			f, err = j.open(j.path, false)
+		}
+		return err
 	})
 	if err != nil {
 		return err
 	}
+	defer f.Close()
 	if err := syncDir(filepath.Dir(j.path)); err != nil {
 		return err
 	}
-	f, err := j.open(j.path, false)
-	if err != nil {
+	if err := j.readBack(f, bulk); err != nil {
 		return err
 	}
-	defer f.Close()
 	_, _ = j.chain.read(f, bulk, j.ledger.fold)
 	return j.locked(func(f file, size int64) error {
 		torn, err := j.fold(f, size)
@@ -135,6 +146,37 @@ func (j *Journal) start() error {
 		}
 		return j.repair(f, size)
 	})
+}
+
+// readBack folds the closed files that the ledger's memory reaches into, if the file in
+// use carries on another one.
+func (j *Journal) readBack(f file, size int64) error {
+	numbers, err := segments(j.path)
+	if err != nil {
+		return err
+	}
+	if size == 0 && len(numbers) > 0 {
+		return j.seal(fmt.Errorf("%s is empty, although it carries on %s: its lines were cut off", j.path, segmentPath(j.path, numbers[len(numbers)-1])))
+	}
+	number, first := 1, first(f)
+	if first.Segment != nil {
+		number = segmentNumber(first.Segment.File) + 1
+	}
+	if n := len(numbers); n > 0 && numbers[n-1] >= number {
+		return j.seal(fmt.Errorf("%s is older than %s: it was replaced, or the other has no line that closes it", j.path, segmentPath(j.path, numbers[n-1])))
+	}
+	from, begins := number, first.Time
+	for limit := newest(f, size).Time.Add(-planMemory); begins.After(limit) && exists(segmentPath(j.path, from-1)); {
+		from--
+		begins = peek(segmentPath(j.path, from)).Time
+	}
+	for ; from < number; from++ {
+		if err := j.chain.readClosed(from, j.ledger.fold); err != nil {
+			return j.seal(err)
+		}
+	}
+	j.chain.open(j.path, number)
+	return nil
 }
 
 // Append writes lines and returns when they are on the disk. Under the lock of all
@@ -208,7 +250,7 @@ func (j *Journal) commit() {
 		return
 	}
 	decided := false
-	err := j.locked(func(f file, size int64) error {
+	append := func(f file, size int64) error {
 		torn, err := j.fold(f, size)
 		if err == nil {
 			err = j.marked()
@@ -224,10 +266,17 @@ func (j *Journal) commit() {
 				return err
 			}
 		}
+		if j.chain.closed {
+			return j.finish()
+		}
 		decided = true
 		j.decide(f, waiters)
 		return nil
-	})
+	}
+	err := j.locked(append)
+	if err == nil && !decided {
+		err = j.locked(append) // in the file that was begun just now
+	}
 	if err != nil && !decided {
 		all(err)
 	}
@@ -261,6 +310,8 @@ func (j *Journal) decide(f file, waiters []*waiter) {
 			for i := first; i < len(errs); i++ {
 				errs[i] = err
 			}
+		} else if j.chain.offset >= j.rotateAt && j.reserved > j.chain.offset {
+			_ = j.rotate(f) // what was written is on the disk, whatever becomes of this
 		}
 	}
 	for i, w := range waiters {
@@ -361,8 +412,28 @@ func (j *Journal) locked(do func(f file, size int64) error) error {
 		return err
 	}
 	defer unlock()
-	f, err := j.open(j.path, j.known == nil)
-	switch inUse := j.known != nil; {
+	inUse := j.known != nil
+	if !inUse {
+		if err := j.adopt(); err != nil {
+			return err
+		}
+	}
+	f, err := j.open(j.path, !inUse)
+	renamed := inUse && errors.Is(err, fs.ErrNotExist) && exists(segmentPath(j.path, j.chain.segment))
+	if err == nil && inUse {
+		info, statErr := f.Stat()
+		renamed = statErr == nil && !os.SameFile(j.known, info)
+	}
+	if renamed {
+		if err == nil {
+			f.Close()
+		}
+		if err := j.follow(); err != nil {
+			return err
+		}
+		f, err = j.open(j.path, false)
+	}
+	switch {
 	case inUse && errors.Is(err, fs.ErrNotExist):
 		return j.mark(fmt.Errorf("%s is gone: it was removed or renamed while it was in use", j.path))
 	case inUse && errors.Is(err, errNotRegular):
@@ -377,8 +448,6 @@ func (j *Journal) locked(do func(f file, size int64) error) error {
 		return err
 	case j.known == nil:
 		j.known = info
-	case !os.SameFile(j.known, info):
-		return j.mark(fmt.Errorf("%s is another file now: it was replaced while it was in use", j.path))
 	case info.Size() < j.chain.offset:
 		return j.mark(fmt.Errorf("%s shrank from %d to %d bytes: lines were cut off while it was in use", j.path, j.chain.offset, info.Size()))
 	}
@@ -413,8 +482,22 @@ func (j *Journal) reread(id string, where func(*record) span, into any) error {
 	return nil
 }
 
-func (j *Journal) decode(at span, into any) error {
-	f, err := j.open(j.path, false)
+// decode tries the names that the file may have: it may be closed in this moment. A line
+// of the wrong one is never taken, since it has another sequence.
+func (j *Journal) decode(at span, into any) (err error) {
+	closed := segmentPath(j.path, at.segment)
+	for _, name := range []string{closed, j.path, closed} {
+		if now := j.decodeFrom(name, at, into); now == nil {
+			return nil
+		} else if err == nil || !errors.Is(now, fs.ErrNotExist) {
+			err = now
+		}
+	}
+	return err
+}
+
+func (j *Journal) decodeFrom(path string, at span, into any) error {
+	f, err := openExisting(path)
 	if err != nil {
 		return err
 	}

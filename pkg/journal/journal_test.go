@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -378,12 +379,19 @@ func TestForeignLine(t *testing.T) {
 	}
 }
 
-// Four processes append at once: no line is lost, none is torn, the chain is whole.
+// Four processes append at once: no line is lost, none is torn, the chain is whole, also
+// while the files are closed all the time.
 func TestProcesses(t *testing.T) {
+	for _, do := range []string{"append", "rotate"} {
+		t.Run(do, func(t *testing.T) { testProcesses(t, do) })
+	}
+}
+
+func testProcesses(t *testing.T, do string) {
 	f := newFixture(t)
 	var wait []func()
 	for n := range appenders {
-		cmd, out := child(t, "append", f.dir, string(rune('b'+n)))
+		cmd, out := child(t, do, f.dir, string(rune('b'+n)))
 		wait = append(wait, func() {
 			if err := cmd.Wait(); err != nil {
 				t.Errorf("%v: %s", err, out)
@@ -394,7 +402,10 @@ func TestProcesses(t *testing.T) {
 		w()
 	}
 	next, interleaved, last := map[string]int{}, 0, ""
-	lines := f.scan()
+	lines := slices.DeleteFunc(f.scan(), func(l *Line) bool { return l.Event == EventRotated })
+	if numbers, err := segments(f.path); err != nil || (len(numbers) > 50) != (do == "rotate") {
+		t.Errorf("%d files were closed, %v", len(numbers), err)
+	}
 	for _, l := range lines {
 		if l.Event != EventRefused {
 			continue

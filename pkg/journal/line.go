@@ -29,6 +29,7 @@ const (
 	EventIntent    = "execute_intent" // before each request; the first one is the claim
 	EventStep      = "step"           // the outcome of one request
 	EventVerify    = "verify"
+	EventRotated   = "rotated"   // the last line of a file that is closed, and the first of the next
 	EventRecovered = "recovered" // what could not be trusted was taken off; with a Code it was the operator who asked
 )
 
@@ -83,7 +84,7 @@ type Line struct {
 
 	Verification *plan.Verification `json:"verification,omitempty"`
 
-	Segment *Segment `json:"segment,omitempty"` // in a first line that carries on another file
+	Segment *Segment `json:"segment,omitempty"` // in a last line its own file, in a first line the one that it carries on
 
 	Prev string `json:"prev"` // SHA-256 of the line before, without its newline, hex; "" in the first
 	KID  string `json:"kid"`  // whose audit key the mac is made with
@@ -94,7 +95,7 @@ type Line struct {
 // names it and carries on its chain.
 type Segment struct {
 	File string `json:"file"`           // its name in the same folder
-	Seq  int64  `json:"seq,omitempty"`  // of the last line of it that counts, 0 for none
+	Seq  int64  `json:"seq,omitempty"`  // of the last line of it that counts; not in that line itself
 	Hash string `json:"hash,omitempty"` // SHA-256 of that line
 }
 

@@ -83,7 +83,17 @@ func Recover(o Options, newFile bool) (did string, err error) {
 		if err := private(j.path, j.known); err != nil {
 			return err
 		}
-		if size == 0 && j.chain.seq == 0 {
+		numbers, err := segments(j.path)
+		if err != nil {
+			return err
+		}
+		if len(numbers) > 0 {
+			last := numbers[len(numbers)-1]
+			if err := j.chain.readClosed(last, ignore); err != nil {
+				return fmt.Errorf("%w: nothing was changed", err)
+			}
+			j.chain.open(j.path, last+1)
+		} else if size == 0 {
 			return j.unmark()
 		}
 		did, err = j.recover(f, size, newFile)
@@ -97,14 +107,17 @@ func (j *Journal) recover(f file, size int64, newFile bool) (did string, err err
 	if err != nil {
 		return "", err
 	}
-	torn, bad := j.chain.read(f, size, func([]byte, *entry, span) error { return nil })
+	torn, bad := j.chain.read(f, size, ignore)
 	if _, ok := errors.AsType[*BadLine](bad); bad != nil && !ok {
 		return "", bad
 	}
-	if torn {
+	switch {
+	case torn:
 		bad = j.chain.bad(errTorn)
+	case size == 0:
+		bad = j.chain.bad(errors.New("it is missing, as all lines of the file are"))
 	}
-	last := torn || bad != nil && !errors.Is(bad, ErrUnknownKey) && j.isLast(f, size)
+	last := torn || bad != nil && !errors.Is(bad, ErrUnknownKey) && size > 0 && j.isLast(f, size)
 	if bad == nil || last {
 		if ahead := j.unwritable(); ahead != nil {
 			bad, last = ahead, false
@@ -145,6 +158,9 @@ func (j *Journal) recover(f file, size int64, newFile bool) (did string, err err
 	return did, j.unmark()
 }
 
+// ignore is for who only verifies.
+func ignore([]byte, *entry, span) error { return nil }
+
 // isLast tells that nothing stands behind the line at which the chain stopped.
 func (j *Journal) isLast(f file, size int64) bool {
 	last, err := j.chain.unreadable(f, size, errTorn)
@@ -164,7 +180,11 @@ func (j *Journal) carryOn(why string, bad error) (did string, err error) {
 	}
 	// A clock that was wrong is left behind with the old file.
 	j.chain.last = time.Time{}
-	if err := j.beginFile(&Line{Event: EventRecovered, Code: recoveredNewFile, Output: did}); err != nil {
+	b, err := j.prepare(j.chain, &Line{Event: EventRecovered, Code: recoveredNewFile, Output: did})
+	if err != nil {
+		return "", err
+	}
+	if err := j.swap(b); err != nil {
 		return "", err
 	}
 	return did, j.unmark()

@@ -27,7 +27,7 @@ func TestRecover(t *testing.T) {
 		wantErr    string // then nothing is changed
 		wantDid    string
 		wantCode   string
-		wantEvents []string // in the file in use
+		wantEvents []string // that count
 		wantAside  bool
 		wantClosed bool
 	}{
@@ -56,7 +56,7 @@ func TestRecover(t *testing.T) {
 		"an edited line in the middle, a new file": {
 			change: replace(`"claim":"c1"`, `"claim":"c2"`), mark: mark, newFile: true,
 			wantDid: "audit-000001.jsonl is kept, and counts up to its line 1: ", wantCode: "new_file", wantClosed: true,
-			wantEvents: []string{EventRecovered},
+			wantEvents: []string{EventPlan, EventRecovered},
 		},
 		"an edited first line, a new file": {
 			change: replace(`"plan":"p1"`, `"plan":"p9"`), newFile: true, wantDid: "up to its line 0", wantCode: "new_file", wantClosed: true,
@@ -67,7 +67,8 @@ func TestRecover(t *testing.T) {
 		}, wantErr: `unknown key "gone"`},
 		"the last line is in the future": {later: time.Hour, wantErr: "1h0m0s in the future"},
 		"the last line is in the future, a new file": {
-			later: time.Hour, newFile: true, wantDid: "up to its line 4", wantCode: "new_file", wantClosed: true, wantEvents: []string{EventRecovered},
+			later: time.Hour, newFile: true, wantDid: "up to its line 4", wantCode: "new_file", wantClosed: true,
+			wantEvents: []string{EventPlan, EventIntent, EventPlan, EventRefused, EventRecovered},
 		},
 		"an edited last line, in the future": {change: replace("no way", "no May"), later: time.Hour, wantErr: "in the future"},
 	} {

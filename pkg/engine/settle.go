@@ -120,7 +120,8 @@ func (e *Engine) settle(ctx context.Context, p *plan.Plan) error {
 			return err
 		}
 	}
-	res := e.reconcile(ctx, p, st, found)
+	res := e.reconcile(p, st, found)
+	res.After = e.observe(ctx, p.Steps[0].Target)
 	nobody := Call{Tool: p.Action, record: &record{}} // no client asked for this
 	l := resultLine(e.line(nobody, journal.EventReconciled), p, res)
 	l.Claim, l.Reason = st.Claim, st.LastIntent.Reason
@@ -239,12 +240,12 @@ func shownNow(s plan.Step, o plan.Object) string {
 func generation(o plan.Object) int64 { return int64(o.Int("metadata.generation")) }
 
 // reconcile makes the result of a plan from the outcomes on record and what was found.
-func (e *Engine) reconcile(ctx context.Context, p *plan.Plan, st journal.State, found finding) *plan.Result {
+func (e *Engine) reconcile(p *plan.Plan, st journal.State, found finding) *plan.Result {
 	known := map[string]plan.StepResult{}
 	for _, r := range st.Steps {
 		known[r.Step] = r
 	}
-	res := &plan.Result{Outcome: plan.Executed, Before: p.Before, After: e.observe(ctx, p.Steps[0].Target)}
+	res := &plan.Result{Outcome: plan.Executed, Before: p.Before}
 	e.fill(res, p, func(i int) *plan.StepResult {
 		s, open := p.Steps[i], st.LastIntent
 		r, ok := known[s.Key()]

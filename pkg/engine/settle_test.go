@@ -1,0 +1,137 @@
+package engine
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/journal"
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+)
+
+// TestJudge is the table of RELIABILITY 2.7: what the evidence says of a write whose
+// answer was lost.
+func TestJudge(t *testing.T) {
+	type object struct {
+		uid, rv  string
+		gen      int64
+		replicas int64
+		manager  string // of the plan's own, "scale" or "patch"
+		deleted  bool
+	}
+	live := func(o *object) plan.Object {
+		if o == nil {
+			return nil
+		}
+		meta := map[string]any{"uid": o.uid, "resourceVersion": o.rv, "generation": o.gen}
+		switch o.manager {
+		case "scale":
+			meta["managedFields"] = []any{map[string]any{"manager": "kube-write-mcp:mf3q7x2ad5", "subresource": "scale"}}
+		case "patch":
+			meta["managedFields"] = []any{map[string]any{"manager": "kube-write-mcp:mf3q7x2ad5"}}
+		case "another plan's":
+			meta["managedFields"] = []any{map[string]any{"manager": "kube-write-mcp:aaaaaaaaaa", "subresource": "scale"}}
+		}
+		if o.deleted {
+			meta["deletionTimestamp"] = "2026-11-30T12:00:00Z"
+		}
+		return plan.Object{"metadata": meta, "spec": map[string]any{"replicas": o.replicas}}
+	}
+	web := plan.Target{Resource: "deployments", Namespace: "default", Name: "web", UID: "u"}
+	three := int32(3)
+	scale := plan.Step{Verb: plan.Scale, Target: web, Replicas: &three, Changes: []plan.Change{{Field: "spec.replicas", Old: "2", New: "3"}}}
+	node := plan.Step{Verb: plan.Patch, Target: plan.Target{Resource: "nodes", Name: "n", UID: "u"}, Changes: []plan.Change{{Field: "spec.replicas", Old: "2", New: "3"}}}
+	evict := plan.Step{Verb: plan.Evict, Target: plan.Target{Resource: "pods", Namespace: "default", Name: "p", UID: "u"}}
+	known := journal.Intent{RV: "100", Gen: 7, AuditID: "kube-write-mcp-mf3q7x2ad5-s1-x1"}
+	crashed := journal.Intent{Gen: 7, AuditID: "kube-write-mcp-mf3q7x2ad5-s1-x1"}
+	for name, tc := range map[string]struct {
+		step   plan.Step
+		open   journal.Intent
+		live   *object
+		rested bool
+		want   string // "" is not decided yet
+	}{
+		"the mark":                                     {scale, known, &object{uid: "u", rv: "101", gen: 8, replicas: 3, manager: "scale"}, false, stepApplied},
+		"the mark, and overridden since":               {scale, known, &object{uid: "u", rv: "109", gen: 12, replicas: 9, manager: "scale"}, true, stepApplied},
+		"the mark of another subresource":              {scale, known, &object{uid: "u", rv: "100", gen: 7, replicas: 2, manager: "patch"}, true, stepNotApplied},
+		"the mark of another plan":                     {scale, known, &object{uid: "u", rv: "100", gen: 7, replicas: 2, manager: "another plan's"}, true, stepNotApplied},
+		"as it was, and it may still come":             {scale, known, &object{uid: "u", rv: "100", gen: 7, replicas: 2}, false, ""},
+		"as it was, for good":                          {scale, known, &object{uid: "u", rv: "100", gen: 7, replicas: 2}, true, stepNotApplied},
+		"moved by a status":                            {scale, known, &object{uid: "u", rv: "101", gen: 7, replicas: 2}, false, stepNotApplied},
+		"one change, as planned":                       {scale, known, &object{uid: "u", rv: "101", gen: 8, replicas: 3}, false, stepApplied},
+		"one change, another one":                      {scale, known, &object{uid: "u", rv: "101", gen: 8, replicas: 5}, false, stepNotApplied},
+		"two changes, back as it was":                  {scale, known, &object{uid: "u", rv: "102", gen: 9, replicas: 2}, true, stepIndeterminate},
+		"two changes, as planned":                      {scale, known, &object{uid: "u", rv: "102", gen: 9, replicas: 3}, true, stepIndeterminate},
+		"gone":                                         {scale, known, nil, false, stepIndeterminate},
+		"another object":                               {scale, known, &object{uid: "v", rv: "200", gen: 1, replicas: 2}, false, stepIndeterminate},
+		"crashed: no version proves anything":          {scale, crashed, &object{uid: "u", rv: "999", gen: 7, replicas: 2}, false, ""},
+		"crashed, for good":                            {scale, crashed, &object{uid: "u", rv: "999", gen: 7, replicas: 2}, true, stepNotApplied},
+		"crashed, one change as planned":               {scale, crashed, &object{uid: "u", rv: "999", gen: 8, replicas: 3}, true, stepApplied},
+		"crashed, the mark":                            {scale, crashed, &object{uid: "u", rv: "999", gen: 8, replicas: 3, manager: "scale"}, false, stepApplied},
+		"no generation, the mark":                      {node, known, &object{uid: "u", rv: "101", replicas: 3, manager: "patch"}, false, stepApplied},
+		"no generation, as planned":                    {node, known, &object{uid: "u", rv: "101", replicas: 3}, false, stepApplied},
+		"no generation, not as planned":                {node, known, &object{uid: "u", rv: "101", replicas: 2}, false, stepNotApplied},
+		"no generation, as it was, and may still come": {node, known, &object{uid: "u", rv: "100", replicas: 2}, false, ""},
+		"evicted":                      {evict, known, nil, false, stepApplied},
+		"evicted, and made again":      {evict, known, &object{uid: "v", rv: "200"}, false, stepApplied},
+		"terminating":                  {evict, known, &object{uid: "u", rv: "101", deleted: true}, false, stepApplied},
+		"there, and it may still come": {evict, known, &object{uid: "u", rv: "101"}, false, ""},
+		"there, for good":              {evict, known, &object{uid: "u", rv: "101"}, true, stepNotApplied},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := judge(tc.step, "mf3q7x2ad5", tc.open, live(tc.live), tc.rested)
+			if got.outcome != tc.want {
+				t.Errorf("%q (%s), want %q", got.outcome, got.detail, tc.want)
+			}
+			if got.outcome == stepIndeterminate && tc.live != nil && tc.live.uid == "u" && !strings.Contains(got.detail, tc.open.AuditID) {
+				t.Errorf("it must say where to search: %s", got.detail)
+			}
+		})
+	}
+}
+
+// TestReconcile: the result is made of the outcomes on record and of what was found.
+func TestReconcile(t *testing.T) {
+	pod := func(name string) plan.Step {
+		return plan.Step{Verb: plan.Evict, Target: plan.Target{Resource: "pods", Namespace: "a", Name: name, UID: name}}
+	}
+	web := plan.Target{Resource: "deployments", Namespace: "a", Name: "web", UID: "u"}
+	scale := plan.Step{Verb: plan.Scale, Target: web}
+	note := plan.Step{Verb: plan.Patch, Target: web, Optional: true}
+	result := func(s plan.Step, outcome string) plan.StepResult {
+		return plan.StepResult{Step: s.Key(), Outcome: outcome}
+	}
+	type outcome struct {
+		Outcome plan.Outcome
+		Steps   []string
+	}
+	for name, tc := range map[string]struct {
+		steps []plan.Step
+		known []plan.StepResult
+		open  journal.Intent
+		found finding
+		want  outcome
+	}{
+		"applied":                             {[]plan.Step{scale, note}, nil, journal.Intent{Step: 1}, finding{outcome: stepApplied}, outcome{plan.Executed, []string{stepApplied}}},
+		"not applied":                         {[]plan.Step{scale, note}, nil, journal.Intent{Step: 1}, finding{outcome: stepNotApplied}, outcome{plan.Failed, []string{stepNotApplied}}},
+		"nobody knows":                        {[]plan.Step{scale, note}, nil, journal.Intent{Step: 1}, finding{outcome: stepIndeterminate}, outcome{plan.Indeterminate, []string{stepIndeterminate}}},
+		"cut off in a note":                   {[]plan.Step{scale, note}, []plan.StepResult{result(scale, stepApplied)}, journal.Intent{Step: 2}, finding{outcome: stepUnknown}, outcome{plan.Executed, []string{stepApplied, stepUnknown}}},
+		"a drain in between":                  {[]plan.Step{pod("a"), pod("b"), pod("c")}, []plan.StepResult{result(pod("a"), stepApplied), result(pod("b"), stepUnknown)}, journal.Intent{Step: 2, Outcome: stepUnknown}, finding{outcome: stepApplied}, outcome{plan.Failed, []string{stepApplied, stepApplied, stepNotSent}}},
+		"a drain that died between two steps": {[]plan.Step{pod("a"), pod("b")}, []plan.StepResult{result(pod("a"), stepApplied)}, journal.Intent{Step: 1, Outcome: stepApplied}, finding{outcome: stepUnknown}, outcome{plan.Failed, []string{stepApplied, stepNotSent}}},
+		"a drain that was all done":           {[]plan.Step{pod("a"), pod("b")}, []plan.StepResult{result(pod("a"), stepGone), result(pod("b"), stepApplied)}, journal.Intent{Step: 2, Outcome: stepApplied}, finding{outcome: stepUnknown}, outcome{plan.Executed, []string{stepGone, stepApplied}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := &Engine{now: (&clock{wall: time.Now}).now}
+			res := e.reconcile(&plan.Plan{ID: "mf3q7x2ad5", Steps: tc.steps}, journal.State{Steps: tc.known, LastIntent: tc.open}, tc.found)
+			got := outcome{Outcome: res.Outcome}
+			for _, r := range res.Steps {
+				got.Steps = append(got.Steps, r.Outcome)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -77,9 +77,10 @@ func BenchmarkView(b *testing.B) {
 	}
 }
 
-// BenchmarkOpen folds 100,000 lines: plans, claims, outcomes, results and refusals, a
-// minute apart.
-func BenchmarkOpen(b *testing.B) {
+// prepared writes 100,000 lines: plans, claims, outcomes, results and refusals, a minute
+// apart. It gives their size.
+func prepared(b *testing.B) (Options, int64) {
+	b.Helper()
 	j, c, o := benchJournal(b)
 	const lines = 100_000
 	n := 0
@@ -93,7 +94,7 @@ func BenchmarkOpen(b *testing.B) {
 		batch := []*Line{planLine(id, c.at.Add(2*time.Minute))}
 		batch[0].Ready = []Capacity{{UID: "u-1", Ready: 2}}
 		if i%2 == 0 {
-			batch = append(batch, intentLine(id, "c1"), &Line{Event: EventStep, Plan: id, Step: 1, Code: "applied", HTTP: 200}, executeLine(id),
+			batch = append(batch, intentLine(id, "c1"), &Line{Event: EventStep, Plan: id, Step: 1, Attempt: 1, Code: "applied", HTTP: 200}, executeLine(id),
 				&Line{Event: EventRefused, Cluster: "uid-1", Output: "refused: namespace kube-system is protected"})
 		}
 		if err := appendLines(j, batch...); err != nil {
@@ -105,7 +106,25 @@ func BenchmarkOpen(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.SetBytes(info.Size())
+	return o, info.Size()
+}
+
+// BenchmarkVerify verifies 100,000 lines.
+func BenchmarkVerify(b *testing.B) {
+	o, size := prepared(b)
+	b.SetBytes(size)
+	for b.Loop() {
+		if r, err := Verify(filepath.Join(o.Dir, "audit.jsonl"), o.Keys, VerifyOptions{}); err != nil || r.Lines < 100_000 {
+			b.Fatal(r, err)
+		}
+	}
+}
+
+// BenchmarkOpen folds 100,000 lines.
+func BenchmarkOpen(b *testing.B) {
+	o, size := prepared(b)
+	var err error
+	b.SetBytes(size)
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)

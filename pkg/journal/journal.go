@@ -48,7 +48,7 @@ type Options struct {
 }
 
 // Journal is this process's handle on the file. It is safe for concurrent use. The file
-// is open only during a call, so there is nothing to close.
+// is open only during a call; Close signs the last head.
 type Journal struct {
 	path, inst string
 	rotateAt   int64
@@ -68,6 +68,10 @@ type Journal struct {
 
 	reserved int64 // the offset up to which the disk has room for this file
 	blocks   int64 // what the file had of the disk then
+
+	heads    heads     // a checkpoint that is held against what is read at the start
+	signed   int64     // the last line of which this process signed a checkpoint
+	signedAt time.Time // and when
 }
 
 // Open reads the whole file and verifies every line of it. It refuses a path that is no
@@ -132,15 +136,28 @@ func (j *Journal) start() error {
 	if err := syncDir(filepath.Dir(j.path)); err != nil {
 		return err
 	}
+	if err := j.readHeads(); err != nil {
+		return j.seal(err)
+	}
 	if err := j.readBack(f, bulk); err != nil {
 		return err
 	}
-	_, _ = j.chain.read(f, bulk, j.ledger.fold)
+	if _, _ = j.chain.read(f, bulk, j.see); j.sealed != nil {
+		return j.sealed
+	}
 	return j.locked(func(f file, size int64) error {
 		torn, err := j.fold(f, size)
 		if err == nil {
-			err = j.marked()
+			err = j.heads.end(&j.chain)
 		}
+		if _, bad := errors.AsType[*BadLine](err); bad {
+			err = j.seal(err)
+		}
+		if err != nil {
+			return err
+		}
+		err = j.marked()
+		j.signed, j.signedAt = j.chain.seq, j.now()
 		if err != nil || !torn || j.unwritable() != nil {
 			return err
 		}
@@ -171,7 +188,7 @@ func (j *Journal) readBack(f file, size int64) error {
 		begins = peek(segmentPath(j.path, from)).Time
 	}
 	for ; from < number; from++ {
-		if err := j.chain.readClosed(from, j.ledger.fold); err != nil {
+		if err := j.chain.readClosed(from, j.see); err != nil {
 			return j.seal(err)
 		}
 	}
@@ -310,7 +327,7 @@ func (j *Journal) decide(f file, waiters []*waiter) {
 			for i := first; i < len(errs); i++ {
 				errs[i] = err
 			}
-		} else if j.chain.offset >= j.rotateAt && j.reserved > j.chain.offset {
+		} else if j.checkpointIfDue(); j.chain.offset >= j.rotateAt && j.reserved > j.chain.offset {
 			_ = j.rotate(f) // what was written is on the disk, whatever becomes of this
 		}
 	}
@@ -367,6 +384,25 @@ func (j *Journal) Sealed() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.unwritable()
+}
+
+// Close signs the head of the journal, so that what stands up to it cannot be cut off
+// unseen, and the next Open is quick. The Journal may be used after it.
+func (j *Journal) Close() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.sealed != nil {
+		return nil
+	}
+	return j.locked(func(f file, size int64) error {
+		if _, err := j.fold(f, size); err != nil {
+			return err
+		}
+		if j.chain.seq == j.signed {
+			return nil
+		}
+		return j.checkpoint()
+	})
 }
 
 // unwritable is why nothing may be written now. A clock that was set back heals as time
@@ -457,11 +493,22 @@ func (j *Journal) locked(do func(f file, size int64) error) error {
 // fold verifies and folds the lines up to size; one that cannot be trusted seals. torn
 // says that the last one is not whole.
 func (j *Journal) fold(f file, size int64) (torn bool, err error) {
-	torn, err = j.chain.read(f, size, j.ledger.fold)
+	torn, err = j.chain.read(f, size, j.see)
 	if _, ok := errors.AsType[*BadLine](err); ok {
 		err = j.seal(err)
 	}
 	return torn, err
+}
+
+// see folds a line that was read.
+func (j *Journal) see(_ []byte, e *entry, at span) error {
+	if len(j.heads.list) > 0 {
+		if err := j.heads.line(e, &j.chain); err != nil {
+			return j.seal(&BadLine{Path: filepath.Clean(j.chain.file), Line: j.chain.line, Offset: at.offset, Why: err})
+		}
+	}
+	j.ledger.add(e, at)
+	return nil
 }
 
 // reread decodes the line at which a plan has something, verified again; nothing where

@@ -27,7 +27,7 @@ var ErrUnknownKey = errors.New("unknown key")
 
 // The purposes for which keys are derived. Each has a key of its own, so that what is
 // signed for one proves nothing for another.
-var purposes = []string{"confirm", "audit", "redact"}
+var purposes = []string{"confirm", "audit", "redact", "checkpoint"}
 
 // keySize is the length of a secret and of a derived key, in bytes.
 const keySize = 32
@@ -179,7 +179,7 @@ func (k *Keyring) Current() string {
 	return current
 }
 
-// Derive gives the 32-byte key of one purpose: confirm, audit or redact. For an id that
+// Derive gives the 32-byte key of one purpose: confirm, audit, redact or checkpoint. For an id that
 // it does not know it looks into the file again, since another process may have begun to
 // sign with a key that was added later; a key that was read once never changes. An id
 // that is not there either gives an error that is ErrUnknownKey.
@@ -202,6 +202,20 @@ func (k *Keyring) Derive(kid, purpose string) ([]byte, error) {
 		return nil, fmt.Errorf("%w %q: %s does not have it, bring back the key file that does", ErrUnknownKey, kid, k.path)
 	}
 	return hkdf.Key(sha256.New, c.Secret, nil, "kube-write-mcp/"+purpose+"/v1", keySize)
+}
+
+// inUse tells whether a key that was read could have signed at a time. Processes whose
+// clocks differ a little write into one file.
+func (k *Keyring) inUse(kid string, at time.Time) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch c := k.keys[kid]; {
+	case at.Before(c.Created.Add(-maxAhead)):
+		return fmt.Errorf("it is signed with key %s, which was made only at %s", kid, c.Created.Format(time.RFC3339))
+	case !c.RetireAfter.IsZero() && at.After(c.RetireAfter.Add(maxAhead)):
+		return fmt.Errorf("it is signed with key %s, which was retired at %s", kid, c.RetireAfter.Format(time.RFC3339))
+	}
+	return nil
 }
 
 // Format prints the file's name whatever the verb, never a secret.

@@ -182,12 +182,6 @@ func (l *Ledger) Open(now time.Time) (ids []string) {
 	return ids
 }
 
-// fold adds a line as chain.read shows it.
-func (l *Ledger) fold(_ []byte, e *entry, at span) error {
-	l.add(e, at)
-	return nil
-}
-
 // add folds one line, and forgets what is too old by now.
 func (l *Ledger) add(e *entry, at span) {
 	if l.plans == nil {

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +23,7 @@ func (j *Journal) markPath() string { return filepath.Join(filepath.Dir(j.path),
 func (j *Journal) mark(err error) error {
 	text := fmt.Sprintf("%s, process %d: %v\n", j.now().UTC().Format(time.RFC3339), os.Getpid(), err)
 	_ = writeNew(j.markPath(), strings.NewReader(text)) // the first reason stays
+	_ = j.checkpoint()                                  // of what was good
 	return j.seal(err)
 }
 
@@ -107,7 +109,14 @@ func (j *Journal) recover(f file, size int64, newFile bool) (did string, err err
 	if err != nil {
 		return "", err
 	}
-	torn, bad := j.chain.read(f, size, ignore)
+	if err := j.readHeads(); err != nil {
+		return "", err
+	}
+	var missing error // by the last checkpoint; the lines that are there may be good all the same
+	torn, bad := j.chain.read(f, size, func(_ []byte, e *entry, _ span) error {
+		missing = cmp.Or(missing, j.heads.line(e, &j.chain))
+		return nil
+	})
 	if _, ok := errors.AsType[*BadLine](bad); bad != nil && !ok {
 		return "", bad
 	}
@@ -118,6 +127,9 @@ func (j *Journal) recover(f file, size int64, newFile bool) (did string, err err
 		bad = j.chain.bad(errors.New("it is missing, as all lines of the file are"))
 	}
 	last := torn || bad != nil && !errors.Is(bad, ErrUnknownKey) && size > 0 && j.isLast(f, size)
+	if missing = cmp.Or(missing, j.heads.end(&j.chain)); missing != nil && (bad == nil || last) {
+		bad, last = missing, false
+	}
 	if bad == nil || last {
 		if ahead := j.unwritable(); ahead != nil {
 			bad, last = ahead, false
@@ -172,7 +184,7 @@ func (j *Journal) carryOn(why string, bad error) (did string, err error) {
 	old := segmentPath(j.path, j.chain.segment)
 	reason := bad
 	if line, ok := errors.AsType[*BadLine](bad); ok {
-		reason = fmt.Errorf("of the next one, %w", line.Why)
+		reason = line.Why
 	}
 	did = fmt.Sprintf("%s is kept, and counts up to its line %d: %v", filepath.Base(old), j.chain.line, reason)
 	if why != "" {
@@ -190,7 +202,11 @@ func (j *Journal) carryOn(why string, bad error) (did string, err error) {
 	return did, j.unmark()
 }
 
+// unmark ends what Recover does: the head as it is now is what the next Open is held to.
 func (j *Journal) unmark() error {
+	if err := j.checkpoint(); err != nil {
+		return err
+	}
 	if err := os.Remove(j.markPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -222,6 +222,7 @@ func (j *Journal) rotate(f file) error {
 	if err := j.write(f, closing); err != nil {
 		return err
 	}
+	_ = j.checkpoint()
 	return j.swap(next)
 }
 

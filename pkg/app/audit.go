@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -19,7 +18,7 @@ import (
 
 func (o *options) auditCommands() *cobra.Command {
 	audit := &cobra.Command{Use: "audit", Short: "Read the audit log", Args: cobra.NoArgs}
-	audit.AddCommand(o.auditShow(), o.auditReport(), o.auditJoin())
+	audit.AddCommand(o.auditShow(), o.auditVerify(), o.auditReport(), o.auditJoin(), o.auditRecover())
 	return audit
 }
 
@@ -29,10 +28,7 @@ func (o *options) auditLog() (path string, keys *journal.Keyring, err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	path = o.audit
-	if path == "" {
-		path = filepath.Join(dir, "audit.jsonl")
-	}
+	path = o.path(dir)
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		return "", nil, fmt.Errorf("there is no audit log at %s yet", path)
 	}

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/json"
 	"os"
@@ -147,7 +148,7 @@ func TestAuditReport(t *testing.T) {
 					t.Errorf("code %d, want %d: %s", code, tc.wantCode, stderr)
 				}
 				if format != "" {
-					var r journal.Report
+					var r journal.CallReport
 					if err := json.Unmarshal([]byte(stdout), &r); err != nil || len(r.Faults) != tc.wantCode {
 						t.Errorf("%v in %s", err, stdout)
 					}
@@ -205,4 +206,36 @@ func TestAuditJoin(t *testing.T) {
 	if code, _, stderr := run("audit", "join", "--state-dir", state, "--apiserver-audit", filepath.Join(state, "none")); code != 1 || !strings.Contains(stderr, "none") {
 		t.Errorf("without that file: code %d, %s", code, stderr)
 	}
+}
+
+// TestAuditVerifyAndRecover: a sound log verifies, a damaged one names its line, and the
+// operator alone can carry on behind it, with the damaged file kept as it is.
+func TestAuditVerifyAndRecover(t *testing.T) {
+	refused := func(why string) *journal.Line { return &journal.Line{Event: journal.EventRefused, Output: why} }
+	state := record(t, refused("one"), refused("two"), refused("three"))
+	path := filepath.Join(state, "audit.jsonl")
+	sound, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	audit := func(command string, wantCode int, want string) {
+		t.Helper()
+		code, out, stderr := run(append([]string{"audit", "--state-dir", state}, strings.Fields(command)...)...)
+		if code != wantCode || !strings.Contains(out+stderr, want) {
+			t.Errorf("%s: code %d, want %d; want %q in:\n%s%s", command, code, wantCode, want, out, stderr)
+		}
+	}
+	write := func(b []byte) {
+		t.Helper()
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	audit("verify", 0, "3 lines in 1 files are good")
+
+	write(bytes.Replace(sound, []byte("two"), []byte("six"), 1))
+	audit("verify", 1, "line 2")
+	audit("recover", 1, "line 2")
+	audit("recover --new-file", 0, "audit-000001.jsonl")
+	audit("verify", 0, "recovered: audit-000001.jsonl is kept, and counts up to its line 1")
 }

@@ -53,7 +53,7 @@ call has two outcomes, or an execution was begun and has no outcome and was not 
 }
 
 // printReport has a row for each tool and a column for each outcome that occurs.
-func printReport(cmd *cobra.Command, r *journal.Report) {
+func printReport(cmd *cobra.Command, r *journal.CallReport) {
 	var columns []string
 	for _, o := range append(slices.Clone(journal.Outcomes), journal.Reconciled, journal.Unfinished, journal.NoLine) {
 		if sum(r, o) > 0 {
@@ -84,7 +84,7 @@ func printReport(cmd *cobra.Command, r *journal.Report) {
 	fmt.Fprintf(cmd.OutOrStdout(), "%d calls, %d with an outcome\n", r.Calls, r.Outcomes)
 }
 
-func sum(r *journal.Report, outcome string) (n int) {
+func sum(r *journal.CallReport, outcome string) (n int) {
 	for _, outcomes := range r.ByTool {
 		n += outcomes[outcome]
 	}

@@ -55,6 +55,11 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+	defer func() {
+		if err := j.Close(); err != nil {
+			log.Error("the last checkpoint could not be signed", "err", err)
+		}
+	}()
 	release, err := j.Live()
 	if err != nil {
 		return err

@@ -147,14 +147,17 @@ func (e *Engine) evidence(ctx context.Context, p *plan.Plan, open journal.Intent
 	s := p.Steps[open.Step-1]
 	pause := settleFirst
 	for {
-		rested := !e.now().Before(open.SendNotAfter.Add(commitBound))
+		left := open.SendNotAfter.Add(commitBound).Sub(e.now()) // after this read it can come no more
 		o, err := e.readFor(ctx, s)
 		if err == nil {
-			if f := judge(s, p.ID, open, o, rested); f.outcome != "" {
+			if f := judge(s, p.ID, open, o, left <= 0); f.outcome != "" {
 				return f, nil
 			}
 		} else if ctx.Err() == nil {
 			e.cfg.Log.Warn("the object of a plan whose outcome is unknown cannot be read", "plan", p.ID, "err", kube.Text(err))
+		}
+		if left > 0 {
+			pause = min(pause, left) // and look again when it is over
 		}
 		select {
 		case <-time.After(pause):

@@ -241,6 +241,9 @@ func (l *Ledger) add(e *entry, at span) {
 			if i.Outcome = e.Code; e.RV != "" {
 				i.RV, i.Gen = e.RV, e.Gen
 			}
+			if e.Time.Before(i.SendNotAfter) {
+				i.SendNotAfter = e.Time // it was sent before its outcome was written
+			}
 			r.intents[e.Step] = i
 		}
 	case EventUnknown:

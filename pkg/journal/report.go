@@ -23,9 +23,9 @@ const (
 	NoLine     = "no_line"       // the call's number is missing
 )
 
-// Report counts calls. A call is counted by its number, which its process gave it when it
+// CallReport counts calls. A call is counted by its number, which its process gave it when it
 // came in; what it left on record is counted beside that.
-type Report struct {
+type CallReport struct {
 	Calls    int                       `json:"calls"`
 	Outcomes int                       `json:"outcomes"` // calls that left one, settled later or not
 	ByTool   map[string]map[string]int `json:"by_tool"`  // calls per tool and outcome, or what stands for one
@@ -36,7 +36,7 @@ type Report struct {
 // time counts all. It fails as Scan does; that a call has no outcome, or two, is no error
 // but a Fault. A call that a dying process had just begun, with nothing on record behind
 // it, cannot be seen: nothing was sent by it.
-func Count(path string, keys *Keyring, since time.Time) (*Report, error) {
+func Count(path string, keys *Keyring, since time.Time) (*CallReport, error) {
 	c := newCounter(since)
 	if err := Scan(path, keys, func(l *Line) error { c.add(l); return nil }); err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func Count(path string, keys *Keyring, since time.Time) (*Report, error) {
 	return c.report(), nil
 }
 
-// counter is the fold behind a Report. It keeps two words for every call.
+// counter is the fold behind a CallReport. It keeps two words for every call.
 type counter struct {
 	since  time.Time
 	order  []process
@@ -162,12 +162,12 @@ func (c *counter) stand(x execution, outcome string) {
 }
 
 // report adds up what was counted.
-func (c *counter) report() *Report {
+func (c *counter) report() *CallReport {
 	for _, x := range slices.SortedFunc(maps.Values(c.begun), func(a, b execution) int { return cmp.Compare(a.seq, b.seq) }) {
 		c.fault("line %d: call %d of process %s began %s of plan %s, which has no outcome: its process died, or is still at work", x.seq, x.call, x.inst, x.tool, x.plan)
 		c.stand(x, Unfinished)
 	}
-	r := &Report{ByTool: map[string]map[string]int{}}
+	r := &CallReport{ByTool: map[string]map[string]int{}}
 	for _, p := range c.order {
 		n := c.calls[p]
 		r.Calls += len(n.ended)

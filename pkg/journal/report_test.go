@@ -21,54 +21,54 @@ func TestCount(t *testing.T) {
 	const died = "its process died, or is still at work"
 	for name, tc := range map[string]struct {
 		lines []*Line
-		want  Report
+		want  CallReport
 	}{
-		"nothing": {nil, Report{ByTool: m{}}},
+		"nothing": {nil, CallReport{ByTool: m{}}},
 		"one of each": {
 			[]*Line{plan(1), of(2, EventRefused), of(3, EventIntent), of(3, EventStep), of(3, EventExecute), of(3, EventVerify), of(4, EventReplayed), {Call: 5, Event: EventRead, Tool: "get"}},
-			Report{Calls: 5, Outcomes: 5, ByTool: m{"plan_scale": {"plan": 1}, "scale": {"refused": 1, "execute": 1, "replayed": 1}, "get": {"read": 1}}},
+			CallReport{Calls: 5, Outcomes: 5, ByTool: m{"plan_scale": {"plan": 1}, "scale": {"refused": 1, "execute": 1, "replayed": 1}, "get": {"read": 1}}},
 		},
 		"calls that overlap": {
 			[]*Line{of(2, EventRefused), plan(1)},
-			Report{Calls: 2, Outcomes: 2, ByTool: m{"plan_scale": {"plan": 1}, "scale": {"refused": 1}}},
+			CallReport{Calls: 2, Outcomes: 2, ByTool: m{"plan_scale": {"plan": 1}, "scale": {"refused": 1}}},
 		},
 		"an execution that outlasts its call": {
 			[]*Line{of(1, EventIntent), of(1, EventInProgress), of(1, EventStep), of(1, EventExecute), of(2, EventReplayed)},
-			Report{Calls: 2, Outcomes: 2, ByTool: m{"scale": {"in_progress": 1, "replayed": 1}}},
+			CallReport{Calls: 2, Outcomes: 2, ByTool: m{"scale": {"in_progress": 1, "replayed": 1}}},
 		},
 		"one that ends as its call is answered": {
 			[]*Line{of(1, EventIntent), of(1, EventUnknown), of(1, EventInProgress)},
-			Report{Calls: 1, Outcomes: 1, ByTool: m{"scale": {"in_progress": 1}}},
+			CallReport{Calls: 1, Outcomes: 1, ByTool: m{"scale": {"in_progress": 1}}},
 		},
 		"a call without a line": {
 			[]*Line{plan(1), plan(3)},
-			Report{Calls: 3, Outcomes: 2, ByTool: m{"plan_scale": {"plan": 2}, "?": {"no_line": 1}}, Faults: []string{
+			CallReport{Calls: 3, Outcomes: 2, ByTool: m{"plan_scale": {"plan": 2}, "?": {"no_line": 1}}, Faults: []string{
 				"call 2 of process test left no outcome: the journal could not be written, its process died, or it is still at work; nothing was sent by it",
 			}},
 		},
 		"two outcomes": {
 			[]*Line{plan(1), of(1, EventRefused)},
-			Report{Calls: 1, Outcomes: 1, ByTool: m{"plan_scale": {"plan": 1}}, Faults: []string{"line 2: call 1 of process test has two outcomes, plan and refused"}},
+			CallReport{Calls: 1, Outcomes: 1, ByTool: m{"plan_scale": {"plan": 1}}, Faults: []string{"line 2: call 1 of process test has two outcomes, plan and refused"}},
 		},
 		"an outcome of no call": {
 			[]*Line{of(0, EventRefused)},
-			Report{ByTool: m{}, Faults: []string{"line 1: the outcome refused is of no call"}},
+			CallReport{ByTool: m{}, Faults: []string{"line 1: the outcome refused is of no call"}},
 		},
 		"cut off": {
 			[]*Line{of(1, EventIntent), of(1, EventStep), of(2, EventInProgress)},
-			Report{Calls: 2, Outcomes: 1, ByTool: m{"scale": {"unfinished": 1, "in_progress": 1}}, Faults: []string{"line 1: call 1 of process test began scale of plan aaaaaaaaaa, which has no outcome: " + died}},
+			CallReport{Calls: 2, Outcomes: 1, ByTool: m{"scale": {"unfinished": 1, "in_progress": 1}}, Faults: []string{"line 1: call 1 of process test began scale of plan aaaaaaaaaa, which has no outcome: " + died}},
 		},
 		"cut off after its call was answered": {
 			[]*Line{of(1, EventIntent), of(1, EventInProgress)},
-			Report{Calls: 1, Outcomes: 1, ByTool: m{"scale": {"in_progress": 1}}, Faults: []string{"line 1: call 1 of process test began scale of plan aaaaaaaaaa, which has no outcome: " + died}},
+			CallReport{Calls: 1, Outcomes: 1, ByTool: m{"scale": {"in_progress": 1}}, Faults: []string{"line 1: call 1 of process test began scale of plan aaaaaaaaaa, which has no outcome: " + died}},
 		},
 		"cut off, and settled": {
 			[]*Line{of(1, EventIntent), free(EventReconciled), of(2, EventReplayed)},
-			Report{Calls: 2, Outcomes: 2, ByTool: m{"scale": {"reconciled": 1, "replayed": 1}}},
+			CallReport{Calls: 2, Outcomes: 2, ByTool: m{"scale": {"reconciled": 1, "replayed": 1}}},
 		},
 		"cut off, and settled by a later call": {
 			[]*Line{of(1, EventIntent), of(2, EventExecute)},
-			Report{Calls: 2, Outcomes: 2, ByTool: m{"scale": {"reconciled": 1, "execute": 1}}},
+			CallReport{Calls: 2, Outcomes: 2, ByTool: m{"scale": {"reconciled": 1, "execute": 1}}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestCountSince(t *testing.T) {
 		l.Seq = int64(i + 1)
 		c.add(&l)
 	}
-	want := &Report{Calls: 3, Outcomes: 3, ByTool: map[string]map[string]int{"plan_scale": {"plan": 2}, "plan_drain": {"plan": 1}}}
+	want := &CallReport{Calls: 3, Outcomes: 3, ByTool: map[string]map[string]int{"plan_scale": {"plan": 2}, "plan_drain": {"plan": 1}}}
 	if diff := cmp.Diff(want, c.report()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

@@ -455,7 +455,7 @@ func (b workbench) touch(t *testing.T, action string) {
 func TestUnknownForAll(t *testing.T) {
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
-	s := start(t, wide...)
+	s := start(t, append(wide, "--verify-wait", "1s")...)
 	args := s.Plan("scale", of(ns, "deployment", "web").With("replicas", 3))
 	gate := make(chan struct{})
 	s.Proxy.Before(func(r *harness.Request, _ http.ResponseWriter) bool {

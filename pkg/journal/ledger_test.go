@@ -45,6 +45,9 @@ func TestState(t *testing.T) {
 	reconciled.Event = EventReconciled
 	attempted := func(i Intent, attempt int, rv, outcome string) Intent {
 		i.Attempt, i.RV, i.Outcome = attempt, rv, outcome
+		if outcome != "" {
+			i.SendNotAfter = epoch // when its outcome was written
+		}
 		return i
 	}
 	second := Intent{Step: 2, Attempt: 1, AuditID: "a2", Time: epoch, SendNotAfter: first.SendNotAfter}

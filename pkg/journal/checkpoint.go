@@ -75,7 +75,30 @@ var noteRE = regexp.MustCompile(`^` + regexp.QuoteMeta(origin) + `\n([0-9]{1,18}
 // errNoNote is of bytes that have not the form of a note, as a killed process leaves them.
 var errNoNote = errors.New("it is no whole checkpoint")
 
-func parseNote(b []byte, keys *Keyring) (c Checkpoint, err error) {
+// signers are those of the key ids that a file names.
+type signers struct {
+	keys  *Keyring
+	known map[string]signer
+}
+
+type signer struct {
+	key ed25519.PublicKey
+	id  []byte
+}
+
+func (s *signers) of(kid string) (signer, error) {
+	if known, ok := s.known[kid]; ok {
+		return known, nil
+	}
+	key, id, err := s.keys.signer(kid)
+	if err != nil {
+		return signer{}, err
+	}
+	s.known[kid] = signer{key.Public().(ed25519.PublicKey), id}
+	return s.known[kid], nil
+}
+
+func parseNote(b []byte, keys *signers) (c Checkpoint, err error) {
 	m := noteRE.FindSubmatch(b)
 	if m == nil {
 		return c, errNoNote
@@ -92,7 +115,7 @@ func parseNote(b []byte, keys *Keyring) (c Checkpoint, err error) {
 		return c, err
 	}
 	c.Hash = hex.EncodeToString(hash)
-	key, id, err := keys.signer(c.KID)
+	by, err := keys.of(c.KID)
 	if err != nil {
 		return c, err
 	}
@@ -104,7 +127,7 @@ func parseNote(b []byte, keys *Keyring) (c Checkpoint, err error) {
 	if err != nil {
 		return c, err
 	}
-	if !bytes.Equal(sig[:4], id) || !ed25519.Verify(key.Public().(ed25519.PublicKey), text, sig[4:]) {
+	if !bytes.Equal(sig[:4], by.id) || !ed25519.Verify(by.key, text, sig[4:]) {
 		return c, errors.New("its signature does not match")
 	}
 	return c, nil
@@ -137,8 +160,9 @@ func ReadCheckpoints(path string, keys *Keyring) (list []Checkpoint, err error) 
 	if err != nil {
 		return nil, err
 	}
+	by := &signers{keys, map[string]signer{}}
 	for i, n := range notes(b) {
-		c, err := parseNote(n, keys)
+		c, err := parseNote(n, by)
 		switch {
 		case errors.Is(err, errNoNote):
 		case err != nil:
@@ -170,7 +194,7 @@ func lastCheckpoint(path string, keys *Keyring) (*Checkpoint, error) {
 		return nil, err
 	}
 	for _, n := range slices.Backward(notes(b)) {
-		c, err := parseNote(n, keys)
+		c, err := parseNote(n, &signers{keys, map[string]signer{}})
 		if errors.Is(err, errNoNote) {
 			continue
 		}

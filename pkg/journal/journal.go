@@ -583,6 +583,9 @@ func (j *Journal) begin() *batch { return &batch{j: j, next: j.chain} }
 // add signs lines. With an error the batch is half done: put it back to what it was.
 func (b *batch) add(lines []*Line) error {
 	kid := b.j.keys.Current()
+	if kid == "" {
+		return errors.New("every key is retired, and none may sign: run kube-write-mcp keys rotate")
+	}
 	for _, l := range lines {
 		l.V, l.Seq, l.Prev, l.Inst, l.PID, l.KID = version, b.next.seq+1, b.next.prev, b.j.inst, os.Getpid(), kid
 		if l.Time = b.j.now().UTC().Truncate(time.Millisecond); l.Time.Before(b.next.last) {

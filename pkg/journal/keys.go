@@ -3,8 +3,10 @@ package journal
 import (
 	"bytes"
 	"crypto/hkdf"
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base32"
+	"encoding/hex"
 	stdjson "encoding/json"
 	"errors"
 	"fmt"
@@ -49,6 +51,7 @@ type Keyring struct {
 
 	mu   sync.Mutex
 	keys map[string]key
+	read fs.FileInfo // the file as it was read last
 }
 
 // LoadKeys reads the key file of a state folder, and makes both when they are missing.
@@ -136,15 +139,29 @@ func parseKeys(b []byte) (map[string]key, error) {
 	return keys, nil
 }
 
-// makeKeys writes a new key file with one key. It is called under the lock. The file gets
-// its name when it is whole and on the disk, so that no reader and no crash meets a part.
+// makeKeys writes a new key file with one key. It is called under the lock.
 func makeKeys(path string, now time.Time, random io.Reader) error {
+	kid, made, err := makeKey(now, random)
+	if err != nil {
+		return err
+	}
+	return writeKeys(path, map[string]key{kid: made})
+}
+
+// makeKey makes a key and its id.
+func makeKey(now time.Time, random io.Reader) (kid string, k key, err error) {
 	secret := make([]byte, keySize+5)
 	if _, err := io.ReadFull(random, secret); err != nil {
-		return fmt.Errorf("randomness: %w", err)
+		return "", key{}, fmt.Errorf("randomness: %w", err)
 	}
-	kid := strings.ToLower(base32.StdEncoding.EncodeToString(secret[keySize:]))
-	b, err := stdjson.MarshalIndent(map[string]key{kid: {Secret: secret[:keySize], Created: now.UTC().Truncate(time.Second)}}, "", "  ")
+	kid = strings.ToLower(base32.StdEncoding.EncodeToString(secret[keySize:]))
+	return kid, key{Secret: secret[:keySize], Created: now.UTC().Truncate(time.Second)}, nil
+}
+
+// writeKeys replaces a key file. It is called under the lock. The file gets its name when
+// it is whole and on the disk, so that no reader and no crash meets a part.
+func writeKeys(path string, keys map[string]key) error {
+	b, err := stdjson.MarshalIndent(keys, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -161,11 +178,38 @@ func makeKeys(path string, now time.Time, random io.Reader) error {
 	return syncDir(filepath.Dir(path))
 }
 
+// refresh takes over what another process did to the file: keys that were added, and when
+// those that are known are retired. A key that was read once never changes nor goes. A
+// file that cannot be read leaves all as it is.
+func (k *Keyring) refresh() {
+	info, err := os.Stat(k.path)
+	if err != nil || k.read != nil && os.SameFile(info, k.read) && info.ModTime().Equal(k.read.ModTime()) && info.Size() == k.read.Size() {
+		return
+	}
+	fresh, err := readKeys(k.path)
+	if err != nil {
+		return
+	}
+	k.read = info
+	for kid, f := range fresh {
+		known, ok := k.keys[kid]
+		if ok && !bytes.Equal(known.Secret, f.Secret) {
+			continue
+		}
+		k.keys[kid] = f
+	}
+}
+
 // Current is the id of the key that signs: the newest one that is not retired, "" when
-// all are.
+// all are. It looks whether the file was changed.
 func (k *Keyring) Current() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.refresh()
+	return k.current()
+}
+
+func (k *Keyring) current() string {
 	now, current := k.now(), ""
 	for _, kid := range slices.Sorted(maps.Keys(k.keys)) {
 		c := k.keys[kid]
@@ -190,18 +234,109 @@ func (k *Keyring) Derive(kid, purpose string) ([]byte, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if _, ok := k.keys[kid]; !ok {
-		fresh, err := readKeys(k.path)
-		if err != nil {
+		if _, err := readKeys(k.path); err != nil {
 			return nil, fmt.Errorf("%w %q: %w", ErrUnknownKey, kid, err)
 		}
-		maps.DeleteFunc(fresh, func(kid string, _ key) bool { _, known := k.keys[kid]; return known })
-		maps.Copy(k.keys, fresh)
+		k.refresh()
 	}
 	c, ok := k.keys[kid]
 	if !ok {
 		return nil, fmt.Errorf("%w %q: %s does not have it, bring back the key file that does", ErrUnknownKey, kid, k.path)
 	}
 	return hkdf.Key(sha256.New, c.Secret, nil, "kube-write-mcp/"+purpose+"/v1", keySize)
+}
+
+// rewrite changes the file under the lock of its folder, as it is then.
+func (k *Keyring) rewrite(change func(map[string]key) error) error {
+	unlock, err := lock(filepath.Dir(k.path))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	keys, err := readKeys(k.path)
+	if err != nil {
+		return err
+	}
+	if err := change(keys); err != nil {
+		return err
+	}
+	if err := writeKeys(k.path, keys); err != nil {
+		return fmt.Errorf("writing the key file %s: %w", k.path, err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.refresh()
+	return nil
+}
+
+// Rotate adds a key, which signs from now on, and retires those before it after grace, in
+// which processes that run may still sign with them; they see the new one at their next
+// line. A retired key signs nothing and verifies what it signed.
+func (k *Keyring) Rotate(random io.Reader, grace time.Duration) (kid string, err error) {
+	err = k.rewrite(func(keys map[string]key) error {
+		now := k.now()
+		var made key
+		if kid, made, err = makeKey(now, random); err != nil {
+			return err
+		}
+		for old, c := range keys {
+			if !c.Created.Before(made.Created) {
+				made.Created = c.Created.Add(time.Second) // the newest one signs
+			}
+			if c.RetireAfter.IsZero() {
+				c.RetireAfter = now.UTC().Add(grace).Truncate(time.Second)
+				keys[old] = c
+			}
+		}
+		keys[kid] = made
+		return nil
+	})
+	return kid, err
+}
+
+// Prune takes the retired keys out of the file that no file of the journal names; inUse is
+// Report.Keys of a journal that was verified in whole. A key that is not retired stays.
+func (k *Keyring) Prune(inUse []string) (dropped []string, err error) {
+	err = k.rewrite(func(keys map[string]key) error {
+		now := k.now()
+		for kid, c := range keys {
+			if c.RetireAfter.IsZero() || now.Before(c.RetireAfter) || slices.Contains(inUse, kid) {
+				continue
+			}
+			dropped = append(dropped, kid)
+			delete(keys, kid)
+		}
+		if len(keys) == 0 {
+			return errors.New("no key would be left: add one first")
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(dropped)
+	return dropped, nil
+}
+
+// Redact gives what stands in a line in the place of a secret value: the same for the same
+// value, with the oldest key so that a rotation does not change it, and of no use to who
+// does not have that key.
+func (k *Keyring) Redact(value string) string {
+	k.mu.Lock()
+	oldest := ""
+	for _, kid := range slices.Sorted(maps.Keys(k.keys)) {
+		if oldest == "" || k.keys[kid].Created.Before(k.keys[oldest].Created) {
+			oldest = kid
+		}
+	}
+	k.mu.Unlock()
+	secret, err := k.Derive(oldest, "redact")
+	if err != nil {
+		return "redacted" // an empty keyring, which no reader makes
+	}
+	h := hmac.New(sha256.New, secret)
+	h.Write([]byte(value))
+	return "hmac-sha256:" + hex.EncodeToString(h.Sum(nil)[:8])
 }
 
 // inUse tells whether a key that was read could have signed at a time. Processes whose

@@ -28,7 +28,7 @@ type Report struct {
 	Void        int      // checkpoints of lines that the operator's recovery took off
 	Recovered   []string // what the recovered lines say
 	Unsettled   []string // plans with a claim and no result: at work, or to be found out
-	Keys        []string // the key ids that lines name
+	Keys        []string // the key ids that lines and checkpoints name
 }
 
 // Verify reads all files of a journal and verifies every line: its mac, its place, its
@@ -46,6 +46,9 @@ func Verify(path string, keys *Keyring, o VerifyOptions) (*Report, error) {
 			return v.report, err
 		}
 		v.heads.list = append(v.heads.list, list...)
+		for _, c := range list {
+			v.key(c.KID)
+		}
 	}
 	slices.SortStableFunc(v.heads.list, func(a, b Checkpoint) int { return int(a.Seq - b.Seq) })
 	err := v.chain.walk(v.line)
@@ -90,6 +93,12 @@ func (v *verifier) line(_ []byte, e *entry, at span) error {
 	return nil
 }
 
+func (v *verifier) key(kid string) {
+	if !slices.Contains(v.report.Keys, kid) {
+		v.report.Keys = append(v.report.Keys, kid)
+	}
+}
+
 func (v *verifier) check(e *entry, at span) error {
 	r := v.report
 	if v.chain.line == 1 {
@@ -106,9 +115,7 @@ func (v *verifier) check(e *entry, at span) error {
 	}
 	r.Lines++
 	r.Events[e.Event]++
-	if !slices.Contains(r.Keys, e.KID) {
-		r.Keys = append(r.Keys, e.KID)
-	}
+	v.key(e.KID)
 	if err := v.heads.line(e, &v.chain); err != nil {
 		return err
 	}

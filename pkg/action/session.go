@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -190,7 +191,7 @@ func (s *Session) patch(o Observed, optional bool, edits []Edit) error {
 		op := plan.Op{Op: "add", Path: pointer, From: e.from}
 		if e.from == "" {
 			op.Value = plan.JSON(e.value)
-			step.Changes = append(step.Changes, plan.Change{Field: e.field, Old: zeroLike(old, e.value), New: fmt.Sprint(e.value)})
+			step.Changes = append(step.Changes, plan.Change{Field: e.field, Old: zeroLike(old, e.value), New: plan.Show(e.value)})
 		}
 		step.Patch = append(step.Patch, op)
 	}
@@ -283,6 +284,40 @@ func (s *Session) remove(pod *corev1.Pod, step plan.Step) error {
 		step.Changes = append(step.Changes, plan.Change{Field: field, Old: v, New: v})
 	}
 	return s.propose(pod, step)
+}
+
+// Create proposes to make an object from an observed one: its name must hold the ID of the
+// Session, so that one of that name is this plan's or a stranger's, and it stands in the
+// namespace of the observed one. The plan's annotation is added. The fields that are held
+// are those of the observed object.
+func (s *Session) Create(from, made Observed, hold ...string) error {
+	gvks, _, err := scheme.Scheme.ObjectKinds(made)
+	if err != nil {
+		return s.fail(err)
+	}
+	_, obj, err := s.observe(from)
+	if err != nil {
+		return s.fail(err)
+	}
+	if made.GetGenerateName() != "" || !strings.Contains(made.GetName(), s.ID) || made.GetNamespace() != from.GetNamespace() {
+		return s.fail(fmt.Errorf("%s/%s is not named by the plan or stands elsewhere", made.GetNamespace(), made.GetName()))
+	}
+	made.GetObjectKind().SetGroupVersionKind(gvks[0])
+	notes := maps.Clone(made.GetAnnotations())
+	if notes == nil {
+		notes = map[string]string{}
+	}
+	notes[plan.PlanAnnotation] = s.ID
+	made.SetAnnotations(notes)
+	step := plan.Step{Verb: plan.Create, Object: plan.JSON(made)}
+	if step.Subject() == (plan.Target{}) {
+		return s.fail(fmt.Errorf("no write verb for %T", made))
+	}
+	for _, field := range hold {
+		v := obj.Value(field)
+		step.Changes = append(step.Changes, plan.Change{Field: field, Old: v, New: v})
+	}
+	return s.propose(from, step)
 }
 
 func (s *Session) observe(o Observed) (plan.Target, plan.Object, error) {

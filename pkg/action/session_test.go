@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/jsonschema-go/jsonschema"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -232,6 +233,44 @@ func TestPropose(t *testing.T) {
 }
 
 // TestNote: the reason stands only where no other's words would be lost.
+// TestCreate: what is made is named by the plan, bears its mark and rests on what was read.
+func TestCreate(t *testing.T) {
+	cron := &batchv1.CronJob{ObjectMeta: meta("mail"), Spec: batchv1.CronJobSpec{Suspend: ptr.To(true)}}
+	job := func(edit func(*batchv1.Job)) *batchv1.Job {
+		j := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "mail-mf3q7x2ad5", Annotations: map[string]string{"a": "b"}}}
+		if edit != nil {
+			edit(j)
+		}
+		return j
+	}
+	got := steps(t, cron, func(s *Session) error { return s.Create(cron, job(nil), "spec.suspend") })
+	want := []plan.Step{{
+		Verb: plan.Create, Target: plan.Target{Resource: "cronjobs", Namespace: "default", Name: "mail", UID: "uid-1"},
+		Changes: []plan.Change{{Field: "spec.suspend", Old: "true", New: "true"}},
+		Object: json.RawMessage(`{"kind":"Job","apiVersion":"batch/v1","metadata":{"name":"mail-mf3q7x2ad5","namespace":"default",` +
+			`"annotations":{"a":"b","kubewrite.dev/plan":"mf3q7x2ad5"}},"spec":{"template":{"metadata":{},"spec":{"containers":null}}},"status":{}}`),
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+	for name, made := range map[string]Observed{
+		"a generated name": job(func(j *batchv1.Job) { j.GenerateName = "mail-" }),
+		"not by the plan":  job(func(j *batchv1.Job) { j.Name = "mail" }),
+		"elsewhere":        job(func(j *batchv1.Job) { j.Namespace = "kube-system" }),
+		"of no known kind": &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "x-mf3q7x2ad5"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := session()
+			if err := s.Target(cron); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Create(cron, made); err == nil || s.Outcome().Proposals != nil {
+				t.Errorf("error %v, proposals %v", err, s.Outcome().Proposals)
+			}
+		})
+	}
+}
+
 func TestNote(t *testing.T) {
 	const field = "metadata.annotations[kubernetes.io/change-cause]"
 	managed := func(manager, fields string) func(*appsv1.Deployment) {

@@ -125,6 +125,12 @@ func Compute(in Input) (Effect, *refusal.Refusal) {
 				return Effect{}, no
 			}
 			gone = append(gone, removal{Pod: in.Facts.Pods[index], evicted: e == evicts, waits: s.OnBudget == plan.Wait})
+		case suspends:
+			t.suspend(s, o)
+		case resumes:
+			t.resume(o)
+		case starts:
+			t.create(s)
 		case nothing:
 			t.nothing(s, o)
 		default:

@@ -299,7 +299,7 @@ func TestUnknownIsEverything(t *testing.T) {
 	t.Run("a kind of the future", func(t *testing.T) {
 		w := newWorld(t)
 		w.in.Targets["x"] = plan.Object{}
-		e := w.step(plan.Step{Verb: plan.Patch, Target: plan.Target{Resource: "cronjobs", Namespace: "default", Name: "x", UID: "x"}}).compute()
+		e := w.step(plan.Step{Verb: plan.Patch, Target: plan.Target{Resource: "widgets", Namespace: "default", Name: "x", UID: "x"}}).compute()
 		if e.Blast.AtRisk.Percent != 100 {
 			t.Errorf("%+v", e.Blast.AtRisk)
 		}

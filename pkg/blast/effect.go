@@ -19,6 +19,9 @@ const (
 	cordons
 	evicts
 	deletes
+	suspends // a Job: its active pods end
+	resumes  // a Job: its pods start
+	starts   // a new Job
 )
 
 // effectsOf derives the effect of each Step on its live target from what it would write.
@@ -60,6 +63,8 @@ func effectOf(s plan.Step, o plan.Object) effect {
 		}
 	case plan.Patch:
 		return patchEffect(s)
+	case plan.Create:
+		return createEffect(s)
 	}
 	return unknown
 }
@@ -127,6 +132,8 @@ func opEffect(kind plan.Kind, op plan.Op) effect {
 		return rolls
 	case kind.Resource == "deployments" && path == "/spec/paused":
 		return nothing
+	case (kind.Resource == "jobs" || kind.Resource == "cronjobs") && path == "/spec/suspend":
+		return suspendEffect(kind.Resource, op)
 	case kind.Resource == "nodes" && path == "/spec/unschedulable":
 		if string(op.Value) == "true" {
 			return cordons

@@ -158,8 +158,8 @@ func TestDeleteAndEvict(t *testing.T) {
 		"of a Job": {
 			func(w *world) { w.pods(job, 1, 1).gone(plan.Evict, plan.Fail, "mail-0") },
 			numbers{plan.Evicts, 1, 1, 0, 0, 0, true},
-			[]string{"evicts 1 of 1 pod of Job default/mail", "1 pod of a Job: its work is cut short and may count as a failure: default/mail-0"},
-			nil, nil, "recreated by Job default/mail while it has retries left", plan.Reversible,
+			[]string{"evicts 1 of 1 pod of job default/mail", "1 pod of a Job: its work is cut short and may count as a failure: default/mail-0"},
+			nil, nil, "recreated by job default/mail while it has retries left", plan.Reversible,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -431,7 +431,7 @@ func rbacVerb(s plan.Step) string {
 }
 
 func rbacResource(s plan.Step) string {
-	k, _ := plan.KindOf(s.Target.Resource)
+	k, _ := plan.KindOf(s.Subject().Resource)
 	gr := k.GroupResource()
 	if sub := s.Subresource(); sub != "" {
 		gr.Resource += "/" + sub

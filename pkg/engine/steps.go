@@ -176,11 +176,25 @@ func (x *execution) attempt(ctx context.Context, w *work) (plan.StepResult, erro
 			x.send(ctx, w, slots, &r)
 		}
 		x.outcome(w, r)
-		if r.Code != 409 || w.step.Verb == plan.Evict || w.step.Verb == plan.Delete || x.now().Sub(first) > retryWindow {
+		if r.Code != 409 || !retried[w.step.Verb] || x.now().Sub(first) > retryWindow {
 			return r, nil
 		}
 		time.Sleep(retryPause)
 	}
+}
+
+// retried are the verbs whose 409 says that the version was stale. That of an eviction or
+// a delete says that the pod is another one, that of a create that the name is taken.
+var retried = map[plan.Verb]bool{plan.Patch: true, plan.Scale: true}
+
+// made looks for what a create makes: whether there is an object of that name, and whether
+// it bears the mark of this plan.
+func (x *execution) made(ctx context.Context, s plan.Step) (there, ours bool, err error) {
+	o, err := x.k.Read.Get(ctx, s.Subject())
+	if apierrors.IsNotFound(err) {
+		return false, false, nil
+	}
+	return err == nil, err == nil && bearsMark(o, x.p.ID), err
 }
 
 // intend puts the intent of one request on disk, with the outcomes before it. The first
@@ -225,6 +239,13 @@ func (x *execution) lastLook(ctx context.Context, w *work) (sl plan.Slots, why s
 		return sl, moved[0], removal && s.OnBudget == plan.Wait
 	}
 	w.gen = generation(o)
+	if s.Verb == plan.Create {
+		if there, _, err := x.made(ctx, s); err != nil {
+			return sl, kube.Refuse(err).Error(), false
+		} else if there {
+			return sl, s.Subject().String() + " exists already", false
+		}
+	}
 	sl = s.Fill(o)
 	sl.Reason = x.reason
 	return sl, "", false
@@ -254,6 +275,11 @@ func (x *execution) send(ctx context.Context, w *work, sl plan.Slots, r *plan.St
 		}
 		if ans.Code == 404 && w.step.Verb == plan.Evict {
 			r.Outcome = stepGone
+		}
+		if ans.Code == 409 && w.step.Verb == plan.Create { // AlreadyExists: ours has the plan's mark
+			if _, ours, err := x.made(ctx, w.step); err == nil && ours {
+				r.Outcome, r.Untrusted = stepApplied, ""
+			}
 		}
 	}
 }

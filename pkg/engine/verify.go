@@ -97,6 +97,7 @@ func (e *Engine) converge(ctx context.Context, tell func(string), p *plan.Plan) 
 // rule is how one Step's effect is verified: it gives verifying until it is so.
 type rule struct {
 	step  plan.Step
+	of    plan.Target // what is looked at
 	judge func(plan.Step, plan.Object) (plan.Verdict, string)
 }
 
@@ -106,11 +107,13 @@ func rulesFor(p *plan.Plan) (rules []rule) {
 		switch {
 		case s.Optional:
 		case s.Verb == plan.Evict, s.Verb == plan.Delete:
-			rules = append(rules, rule{s, stillThere})
-		case s.Target.Resource == "nodes":
-			rules = append(rules, rule{s, holds})
+			rules = append(rules, rule{s, s.Target, stillThere})
+		case s.Verb == plan.Create:
+			rules = append(rules, rule{s, s.Subject(), isMade(p.ID)})
+		case s.Rolls():
+			rules = append(rules, rule{s, s.Target, rolledOut})
 		default:
-			rules = append(rules, rule{s, rolledOut})
+			rules = append(rules, rule{s, s.Target, holds})
 		}
 	}
 	return rules
@@ -121,15 +124,15 @@ func (e *Engine) look(ctx context.Context, rules []rule, p *plan.Plan) plan.Veri
 	out := plan.Verification{Verdict: plan.Verified}
 	waiting := 0
 	for _, r := range rules {
-		o, err := e.k.Read.Get(ctx, r.step.Target)
+		o, err := e.k.Read.Get(ctx, r.of)
 		verdict, reason := plan.Verified, ""
 		switch gone := apierrors.IsNotFound(err); {
 		case err == nil:
 			verdict, reason = r.judge(r.step, o)
-			out.State = plan.StateOf(r.step.Target.Resource, o)
+			out.State = plan.StateOf(r.of.Resource, o)
 		case gone && (r.step.Verb == plan.Evict || r.step.Verb == plan.Delete):
 		case gone:
-			verdict, reason = plan.Reverted, r.step.Target.String()+" is gone"
+			verdict, reason = plan.Reverted, r.of.String()+" is gone"
 		default:
 			verdict, reason = plan.Verifying, kube.Refuse(err).Error()
 		}
@@ -152,7 +155,7 @@ func (e *Engine) look(ctx context.Context, rules []rule, p *plan.Plan) plan.Veri
 	if out.Verdict == plan.Verified && out.Reason == "" {
 		out.Reason = fmt.Sprintf("all %d are gone", len(rules))
 		if len(rules) == 1 {
-			out.Reason = rules[0].step.Target.String() + " is gone"
+			out.Reason = rules[0].of.String() + " is gone"
 		}
 	}
 	return out
@@ -170,6 +173,21 @@ func stillThere(s plan.Step, o plan.Object) (plan.Verdict, string) {
 	return plan.Verifying, s.Target.String() + " is still there"
 }
 
+// isMade wants an object that this plan made.
+func isMade(id string) func(plan.Step, plan.Object) (plan.Verdict, string) {
+	return func(s plan.Step, o plan.Object) (plan.Verdict, string) {
+		if !bearsMark(o, id) {
+			return plan.Reverted, s.Subject().String() + " is another one now"
+		}
+		return plan.Verified, s.Subject().String() + " exists"
+	}
+}
+
+// bearsMark reports whether a plan made the object.
+func bearsMark(o plan.Object, id string) bool {
+	return o.Value("metadata.annotations["+plan.PlanAnnotation+"]") == id
+}
+
 // holds wants every changed field as it was written.
 func holds(s plan.Step, o plan.Object) (plan.Verdict, string) {
 	if lost := lostFields(s, o); lost != "" {
@@ -177,7 +195,9 @@ func holds(s plan.Step, o plan.Object) (plan.Verdict, string) {
 	}
 	var now []string
 	for _, c := range s.Changes {
-		now = append(now, c.Field+" is "+zero(c.New))
+		if c.Old != c.New {
+			now = append(now, c.Field+" is "+zero(c.New))
+		}
 	}
 	return plan.Verified, strings.Join(now, ", ")
 }
@@ -232,10 +252,13 @@ func rolledOut(s plan.Step, o plan.Object) (plan.Verdict, string) {
 	if s.Verb == plan.Scale && s.Target.Resource != "deployments" {
 		updated = pods // a scale waits for no rollout
 	}
+	paused := o.Value("spec.paused") == "true"
 	switch onDelete := o.Value("spec.updateStrategy.type") == "OnDelete"; {
+	case paused && s.Verb == plan.Patch:
+		return plan.Verified, "template updated, the rollout is paused: no pod changes until it is resumed"
 	case onDelete && s.Verb == plan.Patch:
 		return plan.Verified, fmt.Sprintf("template updated, %d of %d pods at the new revision, strategy OnDelete: pods change when they are deleted", updated, want)
-	case o.Value("spec.paused") == "true" && s.Verb == plan.Scale:
+	case paused:
 		updated = pods // the rollout waits for its resume
 	}
 	state := fmt.Sprintf("%d of %d available, %d updated, %d in all", available, want, updated, pods)

@@ -96,6 +96,9 @@ func TestFence(t *testing.T) {
 		"patch, empty in query": {"PATCH", deploymentPath + "?dryRun=", `[]`, want{none, all, half}},
 		"patch, other in query": {"PATCH", deploymentPath + "?dryRun=None&dryRun=x", `[]`, want{none, all, half}},
 		"create":                {"POST", "/api/v1/namespaces/default/pods", `{}`, want{none, all, "-"}},
+		"create, in the query":  {"POST", "/apis/batch/v1/namespaces/default/jobs" + all, `{}`, want{none, all, half}},
+		"create, in the body":   {"POST", "/apis/batch/v1/namespaces/default/jobs", `{"dryRun":["All"]}`, want{none, all, "-"}},
+		"create, of a name":     {"POST", "/apis/batch/v1/namespaces/default/jobs", `{"metadata":{"name":"eviction"}}`, want{none, all, "-"}},
 		"create, protobuf":      {"POST", "/api/v1/namespaces/default/pods", "k8s\x00\x0a", want{none, all, "-"}},
 
 		"delete":                          {"DELETE", podPath, `{}`, want{none, blank, "-"}},
@@ -182,7 +185,7 @@ func TestFenceWithoutPermit(t *testing.T) {
 			t.Run(name+" with the permit "+held, func(t *testing.T) {
 				w := &sink{}
 				for method, path := range map[string]string{
-					"PUT": deploymentPath + "/scale", "PATCH": deploymentPath, "POST": podPath + "/eviction", "DELETE": podPath, "CONNECT": podPath, "": deploymentPath,
+					"PUT": deploymentPath + "/scale", "PATCH": deploymentPath, "POST": podPath + "/eviction", "post": "/apis/batch/v1/namespaces/default/jobs", "DELETE": podPath, "CONNECT": podPath, "": deploymentPath,
 				} {
 					for _, query := range []string{"", "?dryRun=All"} {
 						for _, body := range []string{`{}`, `{"dryRun":["All"],"deleteOptions":{"dryRun":["All"]}}`} {

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	appsclient "k8s.io/client-go/kubernetes/typed/apps/v1"
+	batchclient "k8s.io/client-go/kubernetes/typed/batch/v1"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
@@ -21,6 +23,7 @@ import (
 type typed struct {
 	get    func(context.Context, kubernetes.Interface, plan.Target) (plan.Object, error)
 	patch  func(context.Context, kubernetes.Interface, plan.Target, []byte, metav1.PatchOptions) (plan.Object, error)
+	create func(context.Context, kubernetes.Interface, plan.Target, []byte, metav1.CreateOptions) (plan.Object, error)
 	delete func(context.Context, kubernetes.Interface, plan.Target, metav1.DeleteOptions) error
 	names  func(context.Context, kubernetes.Interface, string) ([]string, error)
 	scale  func(kubernetes.Interface, string) scaler
@@ -33,6 +36,7 @@ type scaler interface {
 type client[T any, L runtime.Object] interface {
 	Get(context.Context, string, metav1.GetOptions) (*T, error)
 	List(context.Context, metav1.ListOptions) (L, error)
+	Create(context.Context, *T, metav1.CreateOptions) (*T, error)
 	Patch(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (*T, error)
 	Delete(context.Context, string, metav1.DeleteOptions) error
 }
@@ -44,6 +48,13 @@ func erase[T any, L runtime.Object, C client[T, L]](of func(kubernetes.Interface
 		},
 		patch: func(ctx context.Context, c kubernetes.Interface, t plan.Target, body []byte, o metav1.PatchOptions) (plan.Object, error) {
 			return objectOf(of(c, t.Namespace).Patch(ctx, t.Name, types.JSONPatchType, body, o))
+		},
+		create: func(ctx context.Context, c kubernetes.Interface, t plan.Target, body []byte, o metav1.CreateOptions) (plan.Object, error) {
+			made := new(T)
+			if err := json.Unmarshal(body, made); err != nil {
+				return nil, err
+			}
+			return objectOf(of(c, t.Namespace).Create(ctx, made, o))
 		},
 		delete: func(ctx context.Context, c kubernetes.Interface, t plan.Target, o metav1.DeleteOptions) error {
 			return of(c, t.Namespace).Delete(ctx, t.Name, o)
@@ -91,8 +102,10 @@ var kinds = func() map[string]typed {
 		"replicasets": erase(func(c kubernetes.Interface, ns string) appsclient.ReplicaSetInterface {
 			return c.AppsV1().ReplicaSets(ns)
 		}),
-		"pods":  erase(func(c kubernetes.Interface, ns string) coreclient.PodInterface { return c.CoreV1().Pods(ns) }),
-		"nodes": erase(func(c kubernetes.Interface, _ string) coreclient.NodeInterface { return c.CoreV1().Nodes() }),
+		"jobs":     erase(func(c kubernetes.Interface, ns string) batchclient.JobInterface { return c.BatchV1().Jobs(ns) }),
+		"cronjobs": erase(func(c kubernetes.Interface, ns string) batchclient.CronJobInterface { return c.BatchV1().CronJobs(ns) }),
+		"pods":     erase(func(c kubernetes.Interface, ns string) coreclient.PodInterface { return c.CoreV1().Pods(ns) }),
+		"nodes":    erase(func(c kubernetes.Interface, _ string) coreclient.NodeInterface { return c.CoreV1().Nodes() }),
 	}
 	for resource, scale := range map[string]func(kubernetes.Interface, string) scaler{
 		"deployments":  func(c kubernetes.Interface, ns string) scaler { return c.AppsV1().Deployments(ns) },

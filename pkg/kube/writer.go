@@ -37,7 +37,7 @@ type Answer struct {
 // Send makes exactly one request for a Step and says what became of it. The error is
 // the API server's or the transport's own.
 func (w *Writer) Send(ctx context.Context, planID, auditID string, s plan.Step, sl plan.Slots) (Answer, error) {
-	t, err := typedFor(s.Target.Resource)
+	t, err := typedFor(s.Subject().Resource)
 	if err != nil {
 		return Answer{Class: NotApplied}, err
 	}
@@ -55,7 +55,7 @@ func (w *Writer) Send(ctx context.Context, planID, auditID string, s plan.Step, 
 }
 
 func (w *Writer) call(ctx context.Context, k typed, manager string, s plan.Step, sl plan.Slots) (plan.Object, error) {
-	t := s.Target
+	t := s.Subject()
 	var dry []string
 	if sl.DryRun {
 		dry = []string{metav1.DryRunAll}
@@ -79,6 +79,10 @@ func (w *Writer) call(ctx context.Context, k typed, manager string, s plan.Step,
 			},
 			Spec: autoscalingv1.ScaleSpec{Replicas: *s.Replicas},
 		}, metav1.UpdateOptions{DryRun: dry, FieldManager: manager, FieldValidation: metav1.FieldValidationStrict}))
+	case plan.Create:
+		return k.create(ctx, w.client, t, s.Object, metav1.CreateOptions{
+			DryRun: dry, FieldManager: manager, FieldValidation: metav1.FieldValidationStrict,
+		})
 	case plan.Evict:
 		return nil, w.client.CoreV1().Pods(t.Namespace).EvictV1(ctx, &policyv1.Eviction{
 			ObjectMeta:    metav1.ObjectMeta{Name: t.Name, Namespace: t.Namespace},

@@ -81,6 +81,8 @@ const (
 	aDeployment = `{"kind":"Deployment","apiVersion":"apps/v1","metadata":{"name":"web","namespace":"default","uid":"uid-1"}}`
 	aScale      = `{"kind":"Scale","apiVersion":"autoscaling/v1","metadata":{"name":"web"},"spec":{"replicas":3}}`
 	aPod        = `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"web-1"}}`
+	aJob        = `{"kind":"Job","apiVersion":"batch/v1","metadata":{"name":"mail-mf3q7x2ad5","namespace":"default"}}`
+	sentJob     = `{"kind":"Job","apiVersion":"batch/v1","metadata":{"name":"mail-mf3q7x2ad5","namespace":"default"},"spec":{"template":{"metadata":{},"spec":{"containers":null}}},"status":{}}`
 	aSuccess    = `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}`
 )
 
@@ -150,6 +152,18 @@ func TestSend(t *testing.T) {
 				`{"kind":"Eviction","apiVersion":"policy/v1","metadata":{"name":"web-1","namespace":"default"},"deleteOptions":{"kind":"DeleteOptions","apiVersion":"v1",` +
 					`"gracePeriodSeconds":5,"preconditions":{"uid":"uid-2"},"propagationPolicy":"Background"}}`,
 				"id", "application/json",
+			},
+		},
+		"create": {
+			plan.Step{
+				Verb: plan.Create, Target: plan.Target{Resource: "cronjobs", Namespace: "default", Name: "mail", UID: "uid-3"},
+				Object: json.RawMessage(aJob),
+			}, aJob,
+			arrived{
+				"POST /apis/batch/v1/namespaces/default/jobs", "dryRun=All&" + manager, sentJob, "id", "application/json",
+			},
+			arrived{
+				"POST /apis/batch/v1/namespaces/default/jobs", manager, sentJob, "id", "application/json",
 			},
 		},
 		"delete": {
@@ -374,7 +388,7 @@ func TestWarnings(t *testing.T) {
 func TestEveryKindIsTyped(t *testing.T) {
 	for _, k := range plan.Kinds {
 		c, err := typedFor(k.Resource)
-		if err != nil || c.get == nil || c.patch == nil || c.delete == nil || c.names == nil {
+		if err != nil || c.get == nil || c.patch == nil || c.create == nil || c.delete == nil || c.names == nil {
 			t.Errorf("%s: %+v, %v", k.Resource, c, err)
 		}
 	}

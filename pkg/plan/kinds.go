@@ -9,7 +9,7 @@ type Kind struct {
 	Resource   string // plural, as in the API's path: deployments
 	GVK        schema.GroupVersionKind
 	Namespaced bool
-	Pods       bool // its spec.template makes pods
+	Pods       bool // its spec.template makes pods that serve
 }
 
 // Kinds lists every kind that a plan can be about.
@@ -18,6 +18,8 @@ var Kinds = []Kind{
 	{"statefulset", "statefulsets", schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "StatefulSet"}, true, true},
 	{"daemonset", "daemonsets", schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "DaemonSet"}, true, true},
 	{"replicaset", "replicasets", schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "ReplicaSet"}, true, true},
+	{"job", "jobs", schema.GroupVersionKind{Group: "batch", Version: "v1", Kind: "Job"}, true, false},
+	{"cronjob", "cronjobs", schema.GroupVersionKind{Group: "batch", Version: "v1", Kind: "CronJob"}, true, false},
 	{"pod", "pods", schema.GroupVersionKind{Version: "v1", Kind: "Pod"}, true, false},
 	{"node", "nodes", schema.GroupVersionKind{Version: "v1", Kind: "Node"}, false, false},
 }

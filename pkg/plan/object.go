@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -44,7 +45,7 @@ func ObjectOf(o any) (Object, error) {
 }
 
 // Path splits a field as Change writes it: at dots, and at brackets, inside of which
-// dots are kept.
+// dots are kept: annotations[a.b/c]. A number is the index of a list: containers[0].
 func Path(field string) (segments []string) {
 	for field != "" {
 		field = strings.TrimPrefix(field, ".")
@@ -73,7 +74,7 @@ func Pointer(field string) string {
 
 // plain is text that may be shown as it is. Annotations are free text of whoever wrote
 // them.
-var plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@+%=,-]{0,127}$`)
+var plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@+%=,-]{0,254}$`)
 
 // Value shows what stands at a field: numbers, booleans, names and the like as they are;
 // maps, lists and free text by a short hash; "" for what is not there. Two values differ
@@ -83,6 +84,12 @@ func (o Object) Value(field string) string {
 	if field == OwnerField {
 		value = o.controller() // any text: the API checks no uid of an owner
 	}
+	return Show(value)
+}
+
+// Show gives a value as Value shows it: what a Change says of its new side must be written
+// as its old one is.
+func Show(value any) string {
 	switch v := value.(type) {
 	case nil:
 		return ""
@@ -159,11 +166,18 @@ func (o Object) ManagedBy(manager, subresource string) bool {
 func (o Object) at(segments []string) any {
 	var v any = map[string]any(o)
 	for _, s := range segments {
-		m, ok := v.(map[string]any)
-		if !ok {
+		switch in := v.(type) {
+		case map[string]any:
+			v = in[s]
+		case []any:
+			i, err := strconv.ParseUint(s, 10, 31)
+			if err != nil || int(i) >= len(in) {
+				return nil
+			}
+			v = in[i]
+		default:
 			return nil
 		}
-		v = m[s]
 	}
 	return v
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -116,7 +117,11 @@ func TestValue(t *testing.T) {
 		"absent":                   {"spec.paused", ""},
 		"below absent":             {"spec.nothing.at.all", ""},
 		"below a number":           {"spec.replicas.x", ""},
-		"below a list":             {"metadata.ownerReferences.0", ""},
+		"of a list":                {"spec.template.spec.containers[0].image", "nginx:1"},
+		"of a list, with dots":     {"spec.template.spec.containers.0.name", "web"},
+		"beyond a list":            {"spec.template.spec.containers[1].image", ""},
+		"before a list":            {"spec.template.spec.containers[-1].image", ""},
+		"by a name in a list":      {"spec.template.spec.containers[web].image", ""},
 		"controller":               {OwnerField, "uid-owner"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -328,6 +333,12 @@ func TestStateOf(t *testing.T) {
 		}},
 		"pod": {"pods", &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1"}, Status: corev1.PodStatus{Phase: "Running"}}, State{
 			"uid": "", "rv": "", "phase": "Running", "node": "n1",
+		}},
+		"job": {"jobs", &batchv1.Job{Spec: batchv1.JobSpec{Parallelism: ptr.To[int32](2)}, Status: batchv1.JobStatus{Active: 2}}, State{
+			"uid": "", "rv": "", "suspend": false, "parallelism": int64(2), "active": int64(2), "succeeded": 0, "failed": 0,
+		}},
+		"cronjob": {"cronjobs", &batchv1.CronJob{Spec: batchv1.CronJobSpec{Suspend: ptr.To(true), Schedule: "@hourly"}}, State{
+			"uid": "", "rv": "", "suspend": true,
 		}},
 		"node":          {"nodes", &corev1.Node{}, State{"uid": "", "rv": "", "unschedulable": false}},
 		"cordoned node": {"nodes", &corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}}, State{"uid": "", "rv": "", "unschedulable": true}},

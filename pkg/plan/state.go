@@ -24,6 +24,13 @@ var stateFields = map[string][][2]string{
 	"replicasets": {
 		{"replicas", "spec.replicas"}, {"ready", "status.readyReplicas"}, {"available", "status.availableReplicas"},
 	},
+	"jobs": {
+		{"suspend", "spec.suspend"}, {"parallelism", "spec.parallelism"}, {"completions", "spec.completions"},
+		{"active", "status.active"}, {"succeeded", "status.succeeded"}, {"failed", "status.failed"},
+	},
+	"cronjobs": {
+		{"suspend", "spec.suspend"}, {"last_schedule", "status.lastScheduleTime"},
+	},
 	"pods":  {{"phase", "status.phase"}, {"node", "spec.nodeName"}},
 	"nodes": {{"unschedulable", "spec.unschedulable"}},
 }
@@ -40,9 +47,9 @@ func StateOf(resource string, o Object) State {
 		switch v := o.at(Path(f[1])).(type) {
 		case nil:
 			switch f[0] {
-			case "ready", "available", "updated", "replicas":
+			case "ready", "available", "updated", "replicas", "active", "succeeded", "failed":
 				s[f[0]] = 0
-			case "unschedulable":
+			case "unschedulable", "suspend":
 				s[f[0]] = false
 			}
 		case string:

@@ -5,8 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // MaxSteps is how many Steps a plan has at most.
@@ -21,6 +24,7 @@ const (
 	Scale  Verb = "scale"  // PUT of the scale subresource
 	Evict  Verb = "evict"  // POST of the eviction subresource
 	Delete Verb = "delete" // DELETE with preconditions
+	Create Verb = "create" // POST of an object that rests on the Target
 )
 
 // Target is one live object. The UID makes it this object and not its successor of the
@@ -63,6 +67,11 @@ type Step struct {
 	Patch    []Op     `json:"patch,omitempty"`    // of a patch
 	Replicas *int32   `json:"replicas,omitempty"` // of a scale
 	Grace    *int64   `json:"grace,omitempty"`    // seconds, of an eviction or delete
+
+	// Object is what a create makes, whole: its name holds the plan's id. The Target is the
+	// object that it was made from.
+	Object json.RawMessage `json:"object,omitempty"`
+
 	OnBudget OnBudget `json:"on_budget,omitempty"`
 	Deadline int64    `json:"deadline,omitempty"` // seconds from the start of the execution, for a Step that waits
 	Optional bool     `json:"optional,omitempty"` // its failure changes no verdict; never sent after an unknown outcome
@@ -93,6 +102,9 @@ const FromReason = "reason"
 // matched by it.
 func (s Step) Key() string {
 	key := fmt.Sprintf("%s %s", s.Verb, s.Target)
+	if s.Verb == Create {
+		key = fmt.Sprintf("%s %s from %s", s.Verb, s.Subject(), s.Target)
+	}
 	if s.Optional {
 		key += " (note)"
 	}
@@ -160,18 +172,48 @@ func (s Step) JSONPatch(sl Slots) ([]byte, error) {
 	return json.Marshal(ops)
 }
 
+// PlanAnnotation names on an object that a plan made which one it was.
+const PlanAnnotation = "kubewrite.dev/plan"
+
+// Subject is the object that the request names: the Target, or what a create makes, which
+// has no UID yet; the zero Target for one of a kind that is not in Kinds.
+func (s Step) Subject() Target {
+	if s.Verb != Create {
+		return s.Target
+	}
+	var o struct {
+		runtime.TypeMeta
+		Metadata struct {
+			Namespace string `json:"namespace"`
+			Name      string `json:"name"`
+		} `json:"metadata"`
+	}
+	if json.Unmarshal(s.Object, &o) != nil {
+		return Target{}
+	}
+	for _, k := range Kinds {
+		if k.GVK == o.GroupVersionKind() {
+			return Target{Resource: k.Resource, Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}
+		}
+	}
+	return Target{}
+}
+
 // Request is the request line of a Step, for a person: PUT deployments/web/scale {...}.
 func (s Step) Request() string {
-	k, _ := KindOf(s.Target.Resource)
+	t := s.Subject()
+	k, _ := KindOf(t.Resource)
 	api := "/api/v1"
 	if k.GVK.Group != "" {
 		api = "/apis/" + k.GVK.Group + "/" + k.GVK.Version
 	}
-	if s.Target.Namespace != "" {
-		api += "/namespaces/" + s.Target.Namespace
+	if t.Namespace != "" {
+		api += "/namespaces/" + t.Namespace
 	}
-	path := api + "/" + s.Target.Resource + "/" + s.Target.Name
+	path := api + "/" + t.Resource + "/" + t.Name
 	switch s.Verb {
+	case Create:
+		return fmt.Sprintf("POST %s/%s %s %s", api, t.Resource, t.Name, short(s.Object))
 	case Scale:
 		return fmt.Sprintf("PUT %s/%s spec.replicas=%d", path, s.Subresource(), *s.Replicas)
 	case Evict:
@@ -184,13 +226,30 @@ func (s Step) Request() string {
 		if op.Op == "ensure" {
 			continue
 		}
-		v := string(op.Value)
+		v := short(op.Value)
 		if op.From != "" {
 			v = "<" + op.From + ">"
 		}
 		ops = append(ops, strings.TrimSpace(op.Op+" "+op.Path+" "+v))
 	}
 	return "PATCH " + path + " [" + strings.Join(ops, ", ") + "]"
+}
+
+// short is the value of an operation for a request line: objects and lists by their hash,
+// for they hold what the cluster's users wrote, secrets among it.
+func short(value json.RawMessage) string {
+	if len(value) > 0 && (value[0] == '{' || value[0] == '[') {
+		return shortHash(value)
+	}
+	return string(value)
+}
+
+// Rolls reports whether a controller brings pods to what the Step writes: to another
+// number of them, or to another template.
+func (s Step) Rolls() bool {
+	return s.Verb == Scale || slices.ContainsFunc(s.Patch, func(o Op) bool {
+		return o.Path == "/spec/template" || strings.HasPrefix(o.Path, "/spec/template/")
+	})
 }
 
 // Timeout is how long a Step that waits may do so, from the start of the execution.

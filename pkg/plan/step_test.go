@@ -34,6 +34,46 @@ func restart() Step {
 	}
 }
 
+const job = `{"apiVersion":"batch/v1","kind":"Job","metadata":{"namespace":"a","name":"mail-mf3q7x2ad5"}}`
+
+// trigger is a Step that makes an object.
+func trigger() Step {
+	return Step{Verb: Create, Target: Target{Resource: "cronjobs", Namespace: "a", Name: "mail", UID: "c"}, Object: json.RawMessage(job)}
+}
+
+func TestSubject(t *testing.T) {
+	for name, tc := range map[string]struct {
+		step Step
+		want Target
+	}{
+		"a patch is about its target":  {restart(), restart().Target},
+		"a create about what it makes": {trigger(), Target{Resource: "jobs", Namespace: "a", Name: "mail-mf3q7x2ad5"}},
+		"of an unknown kind":           {Step{Verb: Create, Object: json.RawMessage(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"x"}}`)}, Target{}},
+		"of another version":           {Step{Verb: Create, Object: json.RawMessage(`{"apiVersion":"batch/v2","kind":"Job","metadata":{"name":"x"}}`)}, Target{}},
+		"of nothing":                   {Step{Verb: Create, Target: restart().Target}, Target{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := tc.step.Subject(); got != tc.want {
+				t.Errorf("about %+v, want %+v", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestRolls: whether pods follow is decided by what is written.
+func TestRolls(t *testing.T) {
+	for path, want := range map[string]bool{
+		"/spec/template": true, "/spec/template/spec/containers/0/image": true, "/spec/templates": false, "/spec/paused": false, "/metadata/annotations/a": false,
+	} {
+		if got := (Step{Verb: Patch, Patch: []Op{{Op: "add", Path: "/metadata/annotations/b"}, {Op: "add", Path: path}}}).Rolls(); got != want {
+			t.Errorf("%s: %t, want %t", path, got, want)
+		}
+	}
+	if !scaleTo(3).Rolls() || trigger().Rolls() {
+		t.Error("a scale rolls, a create does not")
+	}
+}
+
 func scaleTo(n int32) Step {
 	return Step{
 		Verb: Scale, Target: Target{Resource: "deployments", Namespace: "default", Name: "web", UID: "uid-1"},
@@ -149,6 +189,9 @@ func TestCanonical(t *testing.T) {
 			`"patch":[{"op":"ensure","path":"/spec/template/metadata/annotations"},{"op":"add","path":"/spec/template/metadata/annotations/a.b~1c","value":"T"},` +
 			`{"op":"ensure","path":"/metadata/annotations"},{"op":"add","path":"/metadata/annotations/kubernetes.io~1change-cause","from":"reason"},` +
 			`{"op":"remove","path":"/spec/paused"}]}`},
+		"create": {
+			trigger(), `{"verb":"create","target":{"resource":"cronjobs","namespace":"a","name":"mail","uid":"c"},"object":` + job + `}`,
+		},
 		"eviction": {
 			Step{Verb: Evict, Target: Target{Resource: "pods", Namespace: "a", Name: "b", UID: "c"}, OnBudget: Wait, Deadline: 300, Optional: true, Grace: ptr.To[int64](5)},
 			`{"verb":"evict","target":{"resource":"pods","namespace":"a","name":"b","uid":"c"},"grace":5,"on_budget":"wait","deadline":300,"optional":true}`,
@@ -189,6 +232,7 @@ func TestEqual(t *testing.T) {
 		"budget":     func(s *Step) { s.OnBudget = Wait },
 		"deadline":   func(s *Step) { s.Deadline = 1 },
 		"optional":   func(s *Step) { s.Optional = true },
+		"object":     func(s *Step) { s.Object = JSON("x") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := restart(), restart()
@@ -235,12 +279,13 @@ func TestKey(t *testing.T) {
 	note := restart()
 	note.Optional = true
 	for want, s := range map[string]Step{
-		"scale deployment default/web":        scaleTo(3),
-		"patch deployment default/web":        restart(),
-		"patch deployment default/web (note)": note,
-		"evict pod a/b":                       {Verb: Evict, Target: Target{Resource: "pods", Namespace: "a", Name: "b"}},
-		"patch node n1":                       {Verb: Patch, Target: Target{Resource: "nodes", Name: "n1"}},
-		"patch widgets a/b":                   {Verb: Patch, Target: Target{Resource: "widgets", Namespace: "a", Name: "b"}},
+		"scale deployment default/web":                     scaleTo(3),
+		"patch deployment default/web":                     restart(),
+		"patch deployment default/web (note)":              note,
+		"evict pod a/b":                                    {Verb: Evict, Target: Target{Resource: "pods", Namespace: "a", Name: "b"}},
+		"create job a/mail-mf3q7x2ad5 from cronjob a/mail": trigger(),
+		"patch node n1":                                    {Verb: Patch, Target: Target{Resource: "nodes", Name: "n1"}},
+		"patch widgets a/b":                                {Verb: Patch, Target: Target{Resource: "widgets", Namespace: "a", Name: "b"}},
 	} {
 		if got := s.Key(); got != want {
 			t.Errorf("key %q, want %q", got, want)
@@ -260,6 +305,12 @@ func TestRequest(t *testing.T) {
 		"DELETE /api/v1/namespaces/a/pods/b":                                         {Verb: Delete, Target: pod},
 		"PATCH /api/v1/nodes/n1 [add /spec/unschedulable true]": {
 			Verb: Patch, Target: Target{Resource: "nodes", Name: "n1"}, Patch: []Op{{Op: "add", Path: "/spec/unschedulable", Value: JSON(true)}},
+		},
+		"POST /apis/batch/v1/namespaces/a/jobs mail-mf3q7x2ad5 sha256:cc0478afd8d2": trigger(),
+		"PATCH /apis/apps/v1/namespaces/default/deployments/web [add /spec/template sha256:881fed9b59f1, add /spec/list sha256:4f53cda18c2b]": {
+			Verb: Patch, Target: scaleTo(3).Target, Patch: []Op{
+				{Op: "add", Path: "/spec/template", Value: JSON(map[string]any{"env": "secret"})}, {Op: "add", Path: "/spec/list", Value: JSON([]any{})},
+			},
 		},
 		`PATCH /apis/apps/v1/namespaces/default/deployments/web [add /spec/template/metadata/annotations/a.b~1c "T", ` +
 			`add /metadata/annotations/kubernetes.io~1change-cause <reason>, remove /spec/paused]`: restart(),

@@ -18,10 +18,20 @@ import (
 // samples is one valid call of every action.
 var samples = map[string]string{
 	"cordon":          `{"node":"n1"}`,
+	"cronjob_resume":  `{"namespace":"default","cronjob":"mail"}`,
+	"cronjob_suspend": `{"namespace":"default","cronjob":"mail"}`,
+	"cronjob_trigger": `{"namespace":"default","cronjob":"mail"}`,
 	"delete_pod":      `{"namespace":"default","pod":"web-1"}`,
 	"drain":           `{"node":"n1"}`,
+	"evict_pod":       `{"namespace":"default","pod":"web-1"}`,
+	"job_resume":      `{"namespace":"default","job":"mail"}`,
+	"job_suspend":     `{"namespace":"default","job":"mail"}`,
+	"rollout_pause":   `{"namespace":"default","deployment":"web"}`,
 	"rollout_restart": `{"namespace":"default","deployment":"web"}`,
+	"rollout_resume":  `{"namespace":"default","deployment":"web"}`,
+	"rollout_undo":    `{"namespace":"default","deployment":"web"}`,
 	"scale":           `{"namespace":"default","deployment":"web","replicas":3}`,
+	"set_image":       `{"namespace":"default","deployment":"web","container":"app","image":"nginx:2"}`,
 	"uncordon":        `{"node":"n1"}`,
 }
 
@@ -46,7 +56,11 @@ func TestAll(t *testing.T) {
 // TestDestroys: whether an action can remove or replace a pod is a decision, and Go cannot
 // tell false from forgotten.
 func TestDestroys(t *testing.T) {
-	want := map[string]bool{"cordon": false, "delete_pod": true, "drain": true, "rollout_restart": true, "scale": true, "uncordon": false}
+	want := map[string]bool{
+		"cordon": false, "delete_pod": true, "drain": true, "rollout_restart": true, "scale": true, "uncordon": false,
+		"rollout_pause": false, "rollout_resume": true, "rollout_undo": true, "set_image": true, "evict_pod": true,
+		"cronjob_suspend": false, "cronjob_resume": false, "cronjob_trigger": false, "job_suspend": true, "job_resume": false,
+	}
 	got := map[string]bool{}
 	for _, a := range All() {
 		got[a.Name] = a.Destroys
@@ -80,6 +94,8 @@ func TestSpecs(t *testing.T) {
 var granted = regexp.MustCompile(`^(` +
 	`(deployments|statefulsets|daemonsets|replicasets)\.apps (get|list|patch)|` +
 	`(deployments|statefulsets|replicasets)/scale\.apps update|` +
+	`controllerrevisions\.apps list|` +
+	`cronjobs\.batch (get|list|patch)|jobs\.batch (get|list|patch|create)|` +
 	`pods (get|list|delete)|pods/eviction create|` +
 	`nodes (get|list|patch)` +
 	`)$`)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/google/jsonschema-go/jsonschema"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -33,22 +34,9 @@ var DeletePod = add(action.New(action.Spec{
 }, planDeletePod))
 
 func planDeletePod(ctx context.Context, s *action.Session, a DeletePodArgs) error {
-	p, err := s.CoreV1().Pods(a.Namespace).Get(ctx, a.Pod, metav1.GetOptions{})
+	p, err := removable(ctx, s, a.Namespace, a.Pod)
 	if err != nil {
 		return err
-	}
-	if err := s.Target(p); err != nil {
-		return err
-	}
-	if s.Facts(p).Mirror {
-		return s.Refuse(refusal.OwnedByController, "change the static pod's file on its node",
-			"pod %s/%s is a static pod, managed by the kubelet of node %s", p.Namespace, p.Name, p.Spec.NodeName)
-	}
-	owner := action.Controller(p)
-	if owner == "" {
-		s.Undo(plan.Undo{Note: "there is none: no controller makes this pod again"})
-	} else {
-		s.Undo(plan.Undo{Note: "there is none and none is needed: " + owner + " makes a new pod; data in emptyDir volumes is gone"})
 	}
 	if err := s.Say("delete", "pod", p.Namespace+"/"+p.Name); err != nil {
 		return err
@@ -59,4 +47,25 @@ func planDeletePod(ctx context.Context, s *action.Session, a DeletePodArgs) erro
 	}
 	s.Kubectl("%s", kubectl)
 	return s.Delete(p, a.Grace)
+}
+
+// removable reads a pod that shall go and says what becomes of it.
+func removable(ctx context.Context, s *action.Session, namespace, name string) (*corev1.Pod, error) {
+	p, err := s.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Target(p); err != nil {
+		return nil, err
+	}
+	if s.Facts(p).Mirror {
+		return nil, s.Refuse(refusal.OwnedByController, "change the static pod's file on its node",
+			"pod %s/%s is a static pod, managed by the kubelet of node %s", p.Namespace, p.Name, p.Spec.NodeName)
+	}
+	undo := "there is none: no controller makes this pod again"
+	if owner := action.Controller(p); owner != "" {
+		undo = "there is none and none is needed: " + owner + " makes a new pod; data in emptyDir volumes is gone"
+	}
+	s.Undo(plan.Undo{Note: undo})
+	return p, nil
 }

@@ -110,8 +110,14 @@ func run(t *testing.T, a *action.Action, raw string, world []runtime.Object) (ac
 			t.Errorf("it reads %s %q", act.GetResource().Resource, g.GetName())
 		}
 		// The fake gives every pod: that only those of the node are asked for is seen here.
-		if l, ok := act.(clienttesting.ListAction); ok && l.GetListRestrictions().Fields.String() != "spec.nodeName=n1" {
-			t.Errorf("it lists %s where %s", act.GetResource().Resource, l.GetListRestrictions().Fields)
+		if l, ok := act.(clienttesting.ListAction); ok {
+			want := " app=web" // of what a workload selects
+			if act.GetResource().Resource == "pods" {
+				want = "spec.nodeName=n1 "
+			}
+			if got := fmt.Sprint(l.GetListRestrictions().Fields, " ", l.GetListRestrictions().Labels); got != want {
+				t.Errorf("it lists %s where %q, want %q", act.GetResource().Resource, got, want)
+			}
 		}
 	}
 	return s.Outcome(), err
@@ -127,7 +133,7 @@ func checkOutcome(t *testing.T, a *action.Action, raw string, out action.Outcome
 	t.Helper()
 	have := rights(t, a)
 	for _, p := range out.Proposals {
-		k, ok := plan.KindOf(p.Step.Target.Resource)
+		k, ok := plan.KindOf(p.Step.Subject().Resource)
 		if !ok {
 			t.Fatalf("a Step about %s", p.Step.Target.Resource)
 		}
@@ -172,6 +178,21 @@ func checkOutcome(t *testing.T, a *action.Action, raw string, out action.Outcome
 			t.Errorf("undo acts on %+v, the action on %+v", d.Args.Scope(), args.Args.Scope())
 		}
 	}
+}
+
+func shownOf(out action.Outcome) shown {
+	got := shown{Sentence: out.Sentence, Kubectl: strings.Join(out.Kubectl, "\n"), Note: out.Undo.Note, Stays: out.Stays, Warnings: out.Warnings}
+	if out.Undo.Kubectl != "" {
+		got.Undo = out.Undo.Tool + " " + string(out.Undo.Arguments) + " " + out.Undo.Kubectl
+	}
+	for _, p := range out.Proposals {
+		var changes []string
+		for _, c := range p.Step.Changes {
+			changes = append(changes, hashRE.ReplaceAllString(c.String(), "sha256:*"))
+		}
+		got.Steps = append(got.Steps, p.Step.Key()+": "+strings.Join(changes, "; "))
+	}
+	return got
 }
 
 func TestPlanners(t *testing.T) {
@@ -308,6 +329,74 @@ func TestPlanners(t *testing.T) {
 			Steps:    []string{"scale deployment default/web: spec.replicas: 2 → 3", "patch deployment default/web (note): metadata.annotations[kubernetes.io/change-cause]: unset"},
 			Warnings: []string{"controlled by (name withheld)/(name withheld), which may undo the change"},
 		}},
+		"pause": {RolloutPause, web, []runtime.Object{deployment(func(d *appsv1.Deployment) { d.Status.Replicas, d.Status.UpdatedReplicas = 4, 1 })}, shown{
+			Sentence: "pause deployment default/web", Kubectl: "kubectl -n default rollout pause deployment/web",
+			Undo:     `plan_rollout_resume {"namespace":"default","deployment":"web"} kubectl -n default rollout resume deployment/web`,
+			Steps:    []string{"patch deployment default/web: spec.template: sha256:*; spec.paused: false → true"},
+			Warnings: []string{"its rollout stops where it is: 1 of 4 pods are updated"},
+		}},
+		"pause, it is so": {RolloutPause, web, []runtime.Object{deployment(paused)}, shown{}},
+		"resume, RO-19: what piled up": {RolloutResume, web, three(deployment(runs("nginx:4"), paused, func(d *appsv1.Deployment) { d.Status.Replicas = 3 })), shown{
+			Sentence: "resume deployment default/web", Kubectl: "kubectl -n default rollout resume deployment/web",
+			Undo:     `plan_rollout_pause {"namespace":"default","deployment":"web"} kubectl -n default rollout pause deployment/web`,
+			Note:     "pods that were replaced meanwhile stay so",
+			Steps:    []string{"patch deployment default/web: spec.template: sha256:*; spec.paused: true → false"},
+			Warnings: []string{"the pod template was changed since the last rollout: all of it is released now, and 3 pods are replaced"},
+		}},
+		"resume, RO-19: nothing did": {RolloutResume, web, three(deployment(runs("nginx:3"), paused)), shown{
+			Sentence: "resume deployment default/web", Kubectl: "kubectl -n default rollout resume deployment/web",
+			Undo:     `plan_rollout_pause {"namespace":"default","deployment":"web"} kubectl -n default rollout pause deployment/web`,
+			Note:     "pods that were replaced meanwhile stay so",
+			Steps:    []string{"patch deployment default/web: spec.template: sha256:*; spec.paused: true → false"},
+			Warnings: []string{"nothing was changed meanwhile: no pod is replaced"},
+		}},
+		"resume, paused half-way": {RolloutResume, web, three(deployment(runs("nginx:3"), paused, func(d *appsv1.Deployment) { d.Status.Replicas, d.Status.UpdatedReplicas = 4, 1 })), shown{
+			Sentence: "resume deployment default/web", Kubectl: "kubectl -n default rollout resume deployment/web",
+			Undo:     `plan_rollout_pause {"namespace":"default","deployment":"web"} kubectl -n default rollout pause deployment/web`,
+			Note:     "pods that were replaced meanwhile stay so",
+			Steps:    []string{"patch deployment default/web: spec.template: sha256:*; spec.paused: true → false"},
+			Warnings: []string{"its rollout goes on: 1 of 4 pods are updated"},
+		}},
+		"resume, it is so": {RolloutResume, web, []runtime.Object{deployment()}, shown{}},
+		"set an image": {SetImage, samples["set_image"], []runtime.Object{deployment(runs("nginx:1"))}, shown{
+			Sentence: "set image of deployment default/web container app to nginx:2",
+			Kubectl:  "kubectl -n default set image deployment/web app=nginx:2",
+			Undo:     `plan_set_image {"namespace":"default","deployment":"web","container":"app","image":"nginx:1"} kubectl -n default set image deployment/web app=nginx:1`,
+			Note:     undoesTemplate,
+			Steps:    []string{"patch deployment default/web: spec.template: sha256:*; spec.paused: unset; spec.template.spec.containers[1].image: nginx:1 → nginx:2"},
+		}},
+		"set an image, RO-05: paused": {SetImage, samples["set_image"], []runtime.Object{deployment(runs("nginx:1"), paused)}, shown{
+			Sentence: "set image of deployment default/web container app to nginx:2",
+			Kubectl:  "kubectl -n default set image deployment/web app=nginx:2",
+			Undo:     `plan_set_image {"namespace":"default","deployment":"web","container":"app","image":"nginx:1"} kubectl -n default set image deployment/web app=nginx:1`,
+			Note:     undoesTemplate,
+			Steps:    []string{"patch deployment default/web: spec.template: sha256:*; spec.paused: true; spec.template.spec.containers[1].image: nginx:1 → nginx:2"},
+		}},
+		"set an image, RO-21: of an init container": {SetImage, `{"namespace":"default","daemonset":"web","container":"migrate","image":"migrate:2"}`, []runtime.Object{
+			&appsv1.DaemonSet{ObjectMeta: meta("web"), Spec: appsv1.DaemonSetSpec{Template: withImage("nginx:1")}},
+		}, shown{
+			Sentence: "set image of daemonset default/web container migrate to migrate:2",
+			Kubectl:  "kubectl -n default set image daemonset/web migrate=migrate:2",
+			Undo:     `plan_set_image {"namespace":"default","daemonset":"web","container":"migrate","image":"migrate:1"} kubectl -n default set image daemonset/web migrate=migrate:1`,
+			Note:     undoesTemplate,
+			Steps:    []string{"patch daemonset default/web: spec.template: sha256:*; spec.template.spec.initContainers[0].image: migrate:1 → migrate:2"},
+		}},
+		"set an image, RO-23: the old one is none": {SetImage, samples["set_image"], []runtime.Object{deployment(runs("nginx:1 \n"))}, shown{
+			Sentence: "set image of deployment default/web container app to nginx:2",
+			Kubectl:  "kubectl -n default set image deployment/web app=nginx:2",
+			Note:     "there is none: the image of now is no image reference; " + undoesTemplate,
+			Steps:    []string{"patch deployment default/web: spec.template: sha256:*; spec.paused: unset; spec.template.spec.containers[1].image: sha256:* → nginx:2"},
+		}},
+		"set an image, RO-22: it is so": {SetImage, samples["set_image"], []runtime.Object{deployment(runs("nginx:2"))}, shown{
+			Warnings: []string{"it has this image already, and no pod is replaced; plan_rollout_restart replaces the pods, which pull it again where their policy says so"},
+		}},
+		"evict a pod": {EvictPod, `{"namespace":"default","pod":"web-1","grace_period_seconds":5}`, []runtime.Object{aPod("web-1")}, shown{
+			Sentence: "evict pod default/web-1",
+			Kubectl: `echo '{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"namespace":"default","name":"web-1"},"deleteOptions":{"gracePeriodSeconds":5}}' | ` +
+				"kubectl create --raw /api/v1/namespaces/default/pods/web-1/eviction -f -",
+			Note:  "there is none and none is needed: ReplicaSet/web-5f7 makes a new pod; data in emptyDir volumes is gone",
+			Steps: []string{"evict pod default/web-1: spec.nodeName: n1; controller: uid-owner"},
+		}},
 		"drain, it is so": {Drain, `{"node":"n1"}`, []runtime.Object{node(cordoned)}, shown{}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -316,19 +405,9 @@ func TestPlanners(t *testing.T) {
 				t.Fatal(err)
 			}
 			checkOutcome(t, tc.action, tc.raw, out)
-			got := shown{
-				Sentence: out.Sentence, Kubectl: strings.Join(out.Kubectl, "\n"), Note: out.Undo.Note, Stays: out.Stays, Warnings: out.Warnings,
-			}
-			if out.Undo.Kubectl != "" {
-				got.Undo = out.Undo.Tool + " " + string(out.Undo.Arguments) + " " + out.Undo.Kubectl
-			}
+			got := shownOf(out)
 			for _, p := range out.Proposals {
-				var changes []string
-				for _, c := range p.Step.Changes {
-					changes = append(changes, hashRE.ReplaceAllString(c.String(), "sha256:*"))
-				}
-				got.Steps = append(got.Steps, p.Step.Key()+": "+strings.Join(changes, "; "))
-				if wait := p.Step.Verb == plan.Evict; (p.Step.OnBudget == plan.Wait) != wait || (p.Step.Deadline > 0) != wait {
+				if wait := p.Step.Verb == plan.Evict && tc.action == Drain; (p.Step.OnBudget == plan.Wait) != wait || (p.Step.Deadline > 0) != wait {
 					t.Errorf("%s waits for a budget: %q for %d s", p.Step.Key(), p.Step.OnBudget, p.Step.Deadline)
 				}
 			}
@@ -375,6 +454,12 @@ func TestPlannersRefuse(t *testing.T) {
 		}, refusal.Paused, "deployment default/web is paused, nothing would roll"},
 		"delete a static pod": {DeletePod, samples["delete_pod"], []runtime.Object{aPod("web-1", static)}, refusal.OwnedByController,
 			"pod default/web-1 is a static pod, managed by the kubelet of node n1"},
+		"evict a static pod": {EvictPod, samples["evict_pod"], []runtime.Object{aPod("web-1", static)}, refusal.OwnedByController,
+			"pod default/web-1 is a static pod, managed by the kubelet of node n1"},
+		"RO-20 the image of no container": {SetImage, `{"namespace":"default","deployment":"web","container":"web","image":"nginx:2"}`, []runtime.Object{deployment(runs("nginx:1"))},
+			refusal.NotFound, "deployment default/web has no container web; it has sidecar, app, migrate (init)"},
+		"JB-04 suspend what has finished": {JobSuspend, samples["job_suspend"], []runtime.Object{aJob(ended)}, refusal.PreconditionFailed, "job default/mail has finished"},
+		"JB-04 resume what has finished":  {JobResume, samples["job_resume"], []runtime.Object{aJob(ended)}, refusal.PreconditionFailed, "job default/mail has finished"},
 		"drain loses data": {Drain, samples["drain"], []runtime.Object{node(), aPod("a", withData), aPod("b", bare), aPod("c", ofDaemonSet)}, refusal.PreconditionFailed,
 			"node n1 has pods that a drain would lose: default/a (emptyDir data), default/b (no controller makes it again), default/c (daemonset agent not found)"},
 		"drain with one option of two": {Drain, `{"node":"n1","force":true}`, []runtime.Object{node(), aPod("a", withData), aPod("b", bare)}, refusal.PreconditionFailed,

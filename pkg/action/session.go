@@ -142,7 +142,7 @@ type Edit struct {
 	field string
 	value any
 	from  string
-	verb  string // set, remove, hold
+	verb  string // set, remove, hold, follow
 }
 
 // Set writes a value to a field; parents that are maps are made where they are absent.
@@ -153,6 +153,10 @@ func Remove(field string) Edit { return Edit{verb: "remove", field: field} }
 
 // Hold names a value that the change rests on: when it moves, the plan is stale.
 func Hold(field string) Edit { return Edit{verb: "hold", field: field} }
+
+// Follows shows a field that another Edit of the patch changes with it: the dry run must
+// give it this value, as plan.Show writes it.
+func Follows(field, value string) Edit { return Edit{verb: "follow", field: field, value: value} }
 
 // SetReason writes the caller's reason as change-cause, in the Step's declared slot.
 func SetReason() Edit {
@@ -174,6 +178,9 @@ func (s *Session) patch(o Observed, optional bool, edits []Edit) error {
 		switch e.verb {
 		case "hold":
 			step.Changes = append(step.Changes, plan.Change{Field: e.field, Old: old, New: old})
+			continue
+		case "follow":
+			step.Changes = append(step.Changes, plan.Change{Field: e.field, Old: old, New: e.value.(string)})
 			continue
 		case "remove":
 			gone := ""

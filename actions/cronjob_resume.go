@@ -22,7 +22,7 @@ type CronJobResumeArgs struct {
 var CronJobResume = add(action.New(action.Spec{
 	Name:  "cronjob_resume",
 	Title: "Resume a cronjob",
-	Doc:   "Resume one suspended CronJob: its runs start again by its schedule, one that was missed perhaps at once.",
+	Doc:   "Resume one suspended CronJob: runs start again by its schedule, a missed one perhaps at once.",
 	Needs: []rbacv1.PolicyRule{
 		{APIGroups: []string{"batch"}, Resources: []string{"cronjobs"}, Verbs: []string{"get", "list", "patch"}},
 	},

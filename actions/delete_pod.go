@@ -17,7 +17,7 @@ import (
 // DeletePodArgs are the arguments of delete_pod.
 type DeletePodArgs struct {
 	action.Namespaced
-	Pod   string `json:"pod" jsonschema:"exact name of one pod"`
+	Pod   string `json:"pod" jsonschema:"exact name"`
 	Grace *int64 `json:"grace_period_seconds,omitempty" jsonschema:"instead of the pod's own"`
 }
 
@@ -25,7 +25,7 @@ type DeletePodArgs struct {
 var DeletePod = add(action.New(action.Spec{
 	Name:     "delete_pod",
 	Title:    "Delete a pod",
-	Doc:      "Delete one Pod, with a grace period. A plain delete does not ask disruption budgets; the plan names those that it passes over.",
+	Doc:      "Delete one Pod. Disruption budgets are not asked; the plan names those that it passes over.",
 	Destroys: true,
 	Needs: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "delete"}},

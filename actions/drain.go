@@ -33,7 +33,7 @@ func (a *DrainArgs) SetDefaults() { a.TimeoutSeconds = cmp.Or(a.TimeoutSeconds, 
 var Drain = add(action.New(action.Spec{
 	Name:     "drain",
 	Title:    "Drain a node",
-	Doc:      "Cordon one Node and evict its pods, waiting for their disruption budgets. DaemonSet and static pods stay. It never deletes a pod that it may not evict.",
+	Doc:      "Cordon one Node and evict its pods, waiting for their disruption budgets. DaemonSet and static pods stay.",
 	Destroys: true,
 	Needs: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "patch"}},

@@ -14,7 +14,7 @@ import (
 // EvictPodArgs are the arguments of evict_pod.
 type EvictPodArgs struct {
 	action.Namespaced
-	Pod   string `json:"pod" jsonschema:"exact name of one pod"`
+	Pod   string `json:"pod" jsonschema:"exact name"`
 	Grace *int64 `json:"grace_period_seconds,omitempty" jsonschema:"instead of the pod's own"`
 }
 

@@ -23,7 +23,7 @@ type JobSuspendArgs struct {
 var JobSuspend = add(action.New(action.Spec{
 	Name:     "job_suspend",
 	Title:    "Suspend a job",
-	Doc:      "Suspend one Job: its active pods are deleted, the completed ones are kept, and no more start until job_resume.",
+	Doc:      "Suspend one Job: its active pods are deleted, completed ones are kept, none start until job_resume.",
 	Destroys: true,
 	Needs: []rbacv1.PolicyRule{
 		{APIGroups: []string{"batch"}, Resources: []string{"jobs"}, Verbs: []string{"get", "list", "patch"}},

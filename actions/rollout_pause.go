@@ -20,7 +20,7 @@ type RolloutPauseArgs struct {
 var RolloutPause = add(action.New(action.Spec{
 	Name:  "rollout_pause",
 	Title: "Pause a rollout",
-	Doc:   "Pause the rollout of one Deployment: later changes of its pod template reach no pod until rollout_resume.",
+	Doc:   "Pause one Deployment: changes of its pod template reach no pod until rollout_resume.",
 	Needs: []rbacv1.PolicyRule{
 		{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: []string{"get", "list", "patch"}},
 	},

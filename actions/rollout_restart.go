@@ -23,7 +23,7 @@ type RolloutRestartArgs struct {
 var RolloutRestart = add(action.New(action.Spec{
 	Name:     "rollout_restart",
 	Title:    "Restart a workload",
-	Doc:      "Replace every pod of one Deployment, StatefulSet or DaemonSet, at the pace of its own update strategy, by writing the restartedAt annotation of its pod template.",
+	Doc:      "Replace every pod of one Deployment, StatefulSet or DaemonSet at the pace of its update strategy.",
 	Destroys: true,
 	Needs: []rbacv1.PolicyRule{
 		{APIGroups: []string{"apps"}, Resources: []string{"deployments", "statefulsets", "daemonsets"}, Verbs: []string{"get", "list", "patch"}},

@@ -20,7 +20,7 @@ type RolloutResumeArgs struct {
 var RolloutResume = add(action.New(action.Spec{
 	Name:     "rollout_resume",
 	Title:    "Resume a rollout",
-	Doc:      "Resume the rollout of one paused Deployment: what was changed in its pod template meanwhile reaches its pods, at the pace of its strategy.",
+	Doc:      "Resume one paused Deployment: what was changed in its pod template meanwhile reaches its pods.",
 	Destroys: true,
 	Needs: []rbacv1.PolicyRule{
 		{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: []string{"get", "list", "patch"}},

@@ -33,7 +33,7 @@ type RolloutUndoArgs struct {
 var RolloutUndo = add(action.New(action.Spec{
 	Name:     "rollout_undo",
 	Title:    "Undo a rollout",
-	Doc:      "Put the pod template of an earlier revision back into one Deployment, StatefulSet or DaemonSet. Replicas and all else of its spec stay.",
+	Doc:      "Put the pod template of an earlier revision back into one Deployment, StatefulSet or DaemonSet. The replica count stays.",
 	Destroys: true,
 	Needs: []rbacv1.PolicyRule{
 		{APIGroups: []string{"apps"}, Resources: []string{"deployments", "statefulsets", "daemonsets"}, Verbs: []string{"get", "list", "patch"}},

@@ -57,7 +57,7 @@ func imageFault(image string) error {
 var SetImage = add(action.New(action.Spec{
 	Name:     "set_image",
 	Title:    "Set a container image",
-	Doc:      "Set the image of one container in the pod template of one Deployment, StatefulSet or DaemonSet, which replaces its pods at the pace of its update strategy.",
+	Doc:      "Set the image of one container of one Deployment, StatefulSet or DaemonSet, which replaces its pods at the pace of its update strategy.",
 	Destroys: true,
 	Needs: []rbacv1.PolicyRule{
 		{APIGroups: []string{"apps"}, Resources: []string{"deployments", "statefulsets", "daemonsets"}, Verbs: []string{"get", "list", "patch"}},

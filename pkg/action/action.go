@@ -60,8 +60,8 @@ type Defaulter interface{ SetDefaults() }
 
 // Namespaced is embedded by the arguments of actions on namespaced objects.
 type Namespaced struct {
-	Namespace       string `json:"namespace" jsonschema:"exact namespace; there is no default"`
-	ExpectedVersion string `json:"expected_version,omitempty" jsonschema:"refuse unless the target is at this version, as a read or a plan printed it"`
+	Namespace       string `json:"namespace" jsonschema:"exact name; no default"`
+	ExpectedVersion string `json:"expected_version,omitempty" jsonschema:"refuse unless the target is at this version"`
 }
 
 // Scope is the namespace.
@@ -73,7 +73,7 @@ func (n Namespaced) Expected() string { return n.ExpectedVersion }
 // OnNode is embedded by the arguments of actions on one node.
 type OnNode struct {
 	Node            string `json:"node" jsonschema:"exact name of one node"`
-	ExpectedVersion string `json:"expected_version,omitempty" jsonschema:"refuse unless the node is at this version, as a read or a plan printed it"`
+	ExpectedVersion string `json:"expected_version,omitempty" jsonschema:"refuse unless the node is at this version"`
 }
 
 // Scope is the node.
@@ -163,9 +163,13 @@ type Decoded struct {
 }
 
 // Confirmed makes the schema of a write tool from that of its plan tool: the same
-// arguments, the phrase and the reason.
+// arguments, the phrase and the reason. What the arguments mean stands at the plan tool:
+// here they can only be repeated.
 func Confirmed(s *jsonschema.Schema) *jsonschema.Schema {
-	s.Properties["confirm"] = &jsonschema.Schema{Type: "string", MaxLength: new(plan.MaxPhrase), Description: "the confirm phrase that the plan printed, whole and unchanged"}
+	for _, p := range s.Properties {
+		p.Description = ""
+	}
+	s.Properties["confirm"] = &jsonschema.Schema{Type: "string", MaxLength: new(plan.MaxPhrase), Description: "the plan's confirm phrase, whole"}
 	s.Properties["reason"] = &jsonschema.Schema{Type: "string", MaxLength: new(maxReason), Description: "why, for the audit log"}
 	s.Required = append(s.Required, "confirm", "reason")
 	s.PropertyOrder = append(s.PropertyOrder, "confirm", "reason")

@@ -125,11 +125,11 @@ func unknownTool(s *mcpserver.MCPServer, name string) string {
 }
 
 func planDoc(a *action.Action) string {
-	return "Changes nothing. Plans: " + a.Doc + " Returns the dry run, the blast radius, the undo and the confirm phrase for " + a.Name + "."
+	return "Changes nothing. Plans: " + a.Doc + " Gives radius, undo and confirm phrase."
 }
 
 func writeDoc(a *action.Action) string {
-	return a.Doc + " Only as plan_" + a.Name + " described it: same arguments, its whole confirm phrase, a reason."
+	return a.Doc + " Only as plan_" + a.Name + " described it."
 }
 
 // hints are the annotations that differ between tools. Every tool is idempotent (the

@@ -135,12 +135,15 @@ func checkTool(t *testing.T, tool listedTool) {
 	}
 
 	action, isPlan := strings.CutPrefix(tool.Name, "plan_")
-	destroys := !isPlan && !slices.Contains([]string{"cordon", "uncordon"}, action)
+	isRead := tool.Name == "write_status"
+	destroys := !isPlan && !isRead && !slices.Contains([]string{
+		"cordon", "uncordon", "rollout_pause", "cronjob_suspend", "cronjob_resume", "cronjob_trigger", "job_resume",
+	}, action)
 	for name, hint := range map[string]struct {
 		got  *bool
 		want bool
 	}{
-		"readOnlyHint":    {tool.Annotations.ReadOnly, isPlan},
+		"readOnlyHint":    {tool.Annotations.ReadOnly, isPlan || isRead},
 		"destructiveHint": {tool.Annotations.Destructive, destroys},
 		"idempotentHint":  {tool.Annotations.Idempotent, true},
 		"openWorldHint":   {tool.Annotations.OpenWorld, false},
@@ -166,12 +169,13 @@ func checkTool(t *testing.T, tool listedTool) {
 		}
 	}
 	for _, name := range []string{"confirm", "reason"} {
-		if (in.Properties[name] != nil) == isPlan || slices.Contains(in.Required, name) == isPlan {
+		if write := !isPlan && !isRead; (in.Properties[name] != nil) != write || slices.Contains(in.Required, name) != write {
 			t.Errorf("%s must be an argument, and required, of write tools only", name)
 		}
 	}
 	for name, p := range in.Properties {
-		if p.Description == "" && p.Comment == "" && name != "replicas" && p.Type != "boolean" {
+		planned := !slices.Contains([]string{"confirm", "reason"}, name) // of a write tool, the plan tool describes it
+		if p.Description == "" && p.Comment == "" && (isPlan || !planned) {
 			t.Errorf("argument %s has no description", name)
 		}
 	}

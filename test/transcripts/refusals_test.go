@@ -26,7 +26,6 @@ import (
 // notHere are the codes that no call over the wire to a sound server can provoke, and
 // where they are provoked.
 var notHere = map[refusal.Code]string{
-	refusal.NoHistory:        "no action of this version goes back to a revision",
 	refusal.WindowClosed:     "this version has no change windows",
 	refusal.RecordMissing:    "a damaged journal: TestRecordDamaged in test/integration",
 	refusal.KeyUnknown:       "a key ring that lost a key while its journal still verifies: TestKeyUnknown in pkg/engine",
@@ -144,6 +143,7 @@ var refusals = []provoked{
 			}
 		}),
 	},
+	{code: refusal.NoHistory, do: plans("plan_rollout_undo", func(ns string) harness.Args { return harness.Args{"namespace": ns, "deployment": "web"} })},
 	{
 		code: refusal.Paused,
 		do: plans("plan_rollout_restart", func(ns string) harness.Args { return harness.Args{"namespace": ns, "deployment": "paused"} },

@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -48,9 +49,10 @@ func eraName(e stdio.Era) string {
 // its two ready pods, in a namespace of its own.
 type scenario struct {
 	name, prose string
-	flags       []string // more than those of every server
-	readOnly    bool     // without --allow-write
-	handshake   bool     // it begins before the handshake, where there is one
+	flags       []string                 // more than those of every server
+	readOnly    bool                     // without --allow-write
+	handshake   bool                     // it begins before the handshake, where there is one
+	setup       func(*testing.T, string) // what else is in the namespace
 	requests    []request
 }
 
@@ -116,6 +118,18 @@ var scenarios = []scenario{
 			call("plan_scale", scale(3)),
 			call("scale", confirmed(scale(3), "CONFIRM")),
 			call("scale", confirmed(scale(3), "CONFIRM")),
+		},
+	},
+	{
+		name: "set_image", prose: "A change of the pod template shows both images, and how the pods follow.",
+		requests: []request{call("plan_set_image", args{"namespace": "NAMESPACE", "deployment": "web", "container": "main", "image": "main:2"})},
+	},
+	{
+		name: "trigger", prose: "A Job is made from a CronJob once. Its name holds the plan's id.", setup: cronJob,
+		requests: []request{
+			call("plan_cronjob_trigger", args{"namespace": "NAMESPACE", "cronjob": "mail"}),
+			call("cronjob_trigger", confirmed(args{"namespace": "NAMESPACE", "cronjob": "mail"}, "CONFIRM")),
+			call("cronjob_trigger", confirmed(args{"namespace": "NAMESPACE", "cronjob": "mail"}, "CONFIRM")),
 		},
 	},
 	{
@@ -214,6 +228,8 @@ func TestWhatTheyShow(t *testing.T) {
 		"guessed":        {`"code":"unknown_phrase"`},
 		"protected":      {`"code":"out_of_scope"`, "nothing was read"},
 		"execute":        {`"outcome":"EXECUTED","replayed":false`, `"outcome":"EXECUTED","replayed":true`, `"verdict":"not_started"`},
+		"set_image":      {`spec.template.spec.containers[0].image: main → main:2`, `"tool":"set_image"`, "plan_set_image"},
+		"trigger":        {"trigger cronjob NAMESPACE1/mail as job mail-PLAN1", `"outcome":"EXECUTED","replayed":false`, `"outcome":"EXECUTED","replayed":true`, `"verdict":"verified"`, "delete job/mail-PLAN1"},
 		"no_change":      {`"status":"no change"`, "NO CHANGE"},
 		"not_found":      {`"code":"not_found"`, "near names are web"},
 		"invalid":        {`"code":"invalid_arguments"`, "unknown argument Namespace: write namespace", "unknown argument yes", "missing argument namespace", "without quotes", "deployment is wrong"},
@@ -274,6 +290,9 @@ func play(t *testing.T, sc scenario, era stdio.Era) (out played) {
 	t.Helper()
 	ns := cp.Namespace(t)
 	deployment(t, ns, "web")
+	if sc.setup != nil {
+		sc.setup(t, ns)
+	}
 	s := serve(t, era, harness.Account(t, cp), sc.readOnly, sc.flags...)
 	norm, seen, confirm := normaliser{}, len(s.Lines()), ""
 	if sc.handshake {
@@ -466,6 +485,8 @@ var (
 		`(?P<UID>\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b)`,
 		`\[(?P<PLAN>[a-z2-7]{10})-(?P<MAC>[a-z2-7]{12})\]`,
 		`\bkube-write-mcp-(?P<PLAN>[a-z2-7]{10})-s\d+-`,
+		`\bmail-(?P<PLAN>[a-z2-7]{10})\b`,
+		`(?P<HASH>sha256:[0-9a-f]{12})\b`,
 		`"?\bplan"?:? ?"?(?P<PLAN>\b[a-z2-7]{10}\b)`,
 		`"rv":"(?P<RV>\d+)"`,
 		`\b(?P<HANDLE>v[0-9a-f]{10})\b`,
@@ -547,6 +568,20 @@ func deployment(t testing.TB, ns, name string, mods ...func(*appsv1.Deployment))
 		})
 	}
 	return d
+}
+
+// cronJob makes the CronJob mail, which never runs by itself.
+func cronJob(t *testing.T, ns string) {
+	t.Helper()
+	c := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "mail"}, Spec: batchv1.CronJobSpec{
+		Schedule: "0 0 31 2 *",
+		JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{
+			Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "main", Image: "main"}}},
+		}}},
+	}}
+	if _, err := cp.Client.BatchV1().CronJobs(ns).Create(t.Context(), c, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // pod makes a pod that is ready by its status.

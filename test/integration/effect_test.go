@@ -37,7 +37,7 @@ func once(t *testing.T, action string, seen []string, wire []harness.Request) {
 
 // TestHundredCalls sends one phrase a hundred times at once.
 func TestHundredCalls(t *testing.T) {
-	for _, action := range []string{"scale", "rollout_restart", "delete_pod", "cordon"} {
+	for _, action := range []string{"scale", "rollout_restart", "rollout_pause", "set_image", "delete_pod", "cordon"} {
 		t.Run(action, func(t *testing.T) {
 			b := newTarget(t, action)
 			harness.Converge(t, cp, b.ns)
@@ -257,7 +257,7 @@ func TestKilledProcess(t *testing.T) {
 // TestConflictStorm lets another writer update the status as fast as it can: every
 // resourceVersion is stale at once, and the change is still made, exactly once.
 func TestConflictStorm(t *testing.T) {
-	for _, action := range []string{"scale", "rollout_restart", "cordon"} {
+	for _, action := range []string{"scale", "rollout_restart", "rollout_pause", "set_image", "cordon"} {
 		t.Run(action, func(t *testing.T) {
 			b := newTarget(t, action)
 			s := start(t, wide...)
@@ -388,7 +388,7 @@ func (f failure) inject(p *harness.Proxy, action string) {
 // or with nothing at all: it is never sent again, what is not known is called so, and
 // what became of it is found out.
 func TestCase_CL_06(t *testing.T) {
-	for _, action := range []string{"scale", "rollout_restart", "delete_pod", "cordon"} {
+	for _, action := range []string{"scale", "rollout_restart", "set_image", "delete_pod", "cordon"} {
 		for _, f := range failures {
 			t.Run(action+"/"+f.name, func(t *testing.T) {
 				t.Parallel()

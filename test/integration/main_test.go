@@ -143,6 +143,8 @@ func (b workbench) calls() map[string]harness.Args {
 	return map[string]harness.Args{
 		"scale":           of(b.ns, "deployment", "web").With("replicas", 3),
 		"rollout_restart": of(b.ns, "deployment", "web"),
+		"rollout_pause":   of(b.ns, "deployment", "web"),
+		"set_image":       of(b.ns, "deployment", "web").With("container", "main").With("image", "main:9"),
 		"delete_pod":      of(b.ns, "pod", "loner"),
 		"cordon":          {"node": b.node},
 		"drain":           {"node": b.drained, "timeout_seconds": 20},
@@ -211,8 +213,13 @@ func effects(t *testing.T, ns, action string, args harness.Args) func() []string
 			switch o := e.Object.(type) {
 			case *appsv1.Deployment:
 				now = fmt.Sprintf("replicas %d", *o.Spec.Replicas)
-				if action == "rollout_restart" {
+				switch action {
+				case "rollout_restart":
 					now = "restarted " + o.Spec.Template.Annotations["kubectl.kubernetes.io/restartedAt"]
+				case "rollout_pause":
+					now = fmt.Sprintf("paused %t", o.Spec.Paused)
+				case "set_image":
+					now = "image " + image(&o.Spec.Template)
 				}
 			case *corev1.Node:
 				now = fmt.Sprintf("unschedulable %t", o.Spec.Unschedulable)

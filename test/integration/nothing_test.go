@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
+	"github.com/kubewrite/kube-write-mcp/actions"
 	"github.com/kubewrite/kube-write-mcp/test/harness"
 	"github.com/kubewrite/kube-write-mcp/test/lab"
 )
@@ -38,7 +39,9 @@ func versions(t *testing.T, b workbench) map[string]string {
 	replicas, err4 := apps.ReplicaSets(b.ns).List(ctx, all)
 	pods, err5 := core.Pods(b.ns).List(ctx, all)
 	budgets, err6 := cp.Client.PolicyV1().PodDisruptionBudgets(b.ns).List(ctx, all)
-	for _, err := range []error{err1, err2, err3, err4, err5, err6} {
+	jobs, err7 := cp.Client.BatchV1().Jobs(b.ns).List(ctx, all)
+	cronJobs, err8 := cp.Client.BatchV1().CronJobs(b.ns).List(ctx, all)
+	for _, err := range []error{err1, err2, err3, err4, err5, err6, err7, err8} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,6 +61,12 @@ func versions(t *testing.T, b workbench) map[string]string {
 	for i := range pods.Items {
 		keep("pod", &pods.Items[i])
 	}
+	for i := range jobs.Items {
+		keep("job", &jobs.Items[i])
+	}
+	for i := range cronJobs.Items {
+		keep("cronjob", &cronJobs.Items[i])
+	}
 	for i := range budgets.Items {
 		keep("budget", &budgets.Items[i])
 	}
@@ -75,9 +84,7 @@ func versions(t *testing.T, b workbench) map[string]string {
 // every mutating request was a dry run in each place where the API server may look.
 func TestPlansWriteNothing(t *testing.T) {
 	b := newWorkbench(t)
-	cordoned := harness.Node(b.ns + "-cordoned").Ready()
-	cordoned.Object.Spec.Unschedulable = true
-	harness.Create(t, cp, b.ns, cordoned)
+	calls, planned := b.furnish(t), map[string]bool{}
 	s := start(t, wide...)
 	before := versions(t, b)
 	for _, tc := range []struct {
@@ -95,12 +102,24 @@ func TestPlansWriteNothing(t *testing.T) {
 		{"delete_pod", of(b.ns, "pod", "loner"), []string{"DELETE loner"}},
 		{"delete_pod", of(b.ns, "pod", "loner").With("grace_period_seconds", 5), []string{"DELETE loner"}},
 		{"cordon", harness.Args{"node": b.node}, []string{"PATCH " + b.node}},
-		{"uncordon", harness.Args{"node": cordoned.Object.Name}, []string{"PATCH " + cordoned.Object.Name}},
+		{"uncordon", calls["uncordon"], []string{"PATCH " + b.ns + "-cordoned"}},
+		{"rollout_pause", calls["rollout_pause"], []string{"PATCH web"}},
+		{"rollout_resume", calls["rollout_resume"], []string{"PATCH paused"}},
+		{"rollout_undo", calls["rollout_undo"], []string{"PATCH past"}},
+		{"rollout_undo", of(b.ns, "statefulset", "pastset").With("to_revision", 1), []string{"PATCH pastset"}},
+		{"set_image", calls["set_image"], []string{"PATCH web"}},
+		{"set_image", of(b.ns, "daemonset", "agent").With("container", "main").With("image", "main:9"), []string{"PATCH agent"}},
+		{"evict_pod", calls["evict_pod"].With("grace_period_seconds", 5), []string{"POST eviction"}},
+		{"job_suspend", calls["job_suspend"], []string{"PATCH mail"}},
+		{"job_resume", calls["job_resume"], []string{"PATCH asleep"}},
+		{"cronjob_suspend", calls["cronjob_suspend"], []string{"PATCH mail"}},
+		{"cronjob_resume", calls["cronjob_resume"], []string{"PATCH asleep"}},
+		{"cronjob_trigger", calls["cronjob_trigger"], []string{"POST jobs"}},
 		{"drain", harness.Args{"node": b.drained}, []string{"PATCH " + b.drained, "POST eviction", "POST eviction"}},
 	} {
 		t.Run(tc.action, func(t *testing.T) {
 			s.Proxy.Reset()
-			s.T = t
+			s.T, planned[tc.action] = t, true
 			s.Plan(tc.action, tc.args)
 			var dry []string
 			for _, r := range s.Proxy.Requests(nil) {
@@ -127,6 +146,11 @@ func TestPlansWriteNothing(t *testing.T) {
 		})
 	}
 	s.T = t
+	for _, a := range actions.All() {
+		if !planned[a.Name] {
+			t.Errorf("%s was not planned", a.Name)
+		}
+	}
 	if diff := cmp.Diff(before, versions(t, b)); diff != "" {
 		t.Errorf("something moved (-before +after):\n%s", diff)
 	}
@@ -210,6 +234,14 @@ func TestRefusedWriteNothing(t *testing.T) {
 		{"a target that is not there", nil, plans("scale", of(b.ns, "deployment", "wed").With("replicas", 3)), "not_found", "refused", true},
 		{"a namespace that is not there", nil, plans("scale", of(b.ns+"-x", "deployment", "web").With("replicas", 3)), "not_found", "refused", true},
 		{"a version that is not so", nil, plans("scale", web.With("expected_version", "v0123456789")), "precondition_failed", "refused", true},
+		{"no revision to go back to", nil, plans("rollout_undo", of(b.ns, "deployment", "six")), "no_history", "refused", true},
+		{"revision 0", nil, plans("rollout_undo", of(b.ns, "deployment", "web").With("to_revision", 0)), "invalid_arguments", "refused", false},
+		{"an undo of a paused rollout", nil, plans("rollout_undo", of(b.ns, "deployment", "paused")), "paused", "refused", true},
+		{"no such container", nil, plans("set_image", of(b.ns, "deployment", "web").With("container", "web").With("image", "x")), "not_found", "refused", true},
+		{"no image", nil, plans("set_image", of(b.ns, "deployment", "web").With("container", "main").With("image", "main:1 ")), "invalid_arguments", "refused", false},
+		{"an eviction that does not come back", nil, plans("evict_pod", of(b.ns, "pod", "loner")), "needs_person", "refused", true},
+		{"a cronjob that is not there", nil, plans("cronjob_trigger", of(b.ns, "cronjob", "none")), "not_found", "refused", true},
+		{"a job of kube-system", nil, plans("job_suspend", of("kube-system", "job", "x")), "out_of_scope", "refused", false},
 		{"a paused rollout", nil, plans("rollout_restart", of(b.ns, "deployment", "paused")), "paused", "refused", true},
 		{"a ReplicaSet of a Deployment", nil, plans("scale", of(b.ns, "replicaset", "web-5d4f8c7b9").With("replicas", 3)), "owned_by_controller", "refused", true},
 		{"an action that is not enabled", []string{"--actions", "scale"}, plans("cordon", harness.Args{"node": b.node}), "out_of_scope", "refused", false},

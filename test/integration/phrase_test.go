@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubewrite/kube-write-mcp/actions"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/test/harness"
 )
@@ -168,9 +169,9 @@ func TestWithoutAllowWrite(t *testing.T) {
 	s := harness.Start(t, cp, harness.Options{ReadOnly: true})
 	call := of(ns, "deployment", "web").With("replicas", 3)
 	args := s.Plan("scale", call)
-	for _, tool := range []string{"scale", "rollout_restart", "delete_pod", "cordon", "uncordon", "drain"} {
-		if got := s.Must(tool, args); got.Code != -32602 {
-			t.Errorf("%s: code %d, want -32602: %s", tool, got.Code, got.Text)
+	for _, a := range actions.All() {
+		if got := s.Must(a.Name, args); got.Code != -32602 {
+			t.Errorf("%s: code %d, want -32602: %s", a.Name, got.Code, got.Text)
 		}
 	}
 	m, err := s.Request("tools/list", nil)

@@ -51,11 +51,8 @@ func planCronJobTrigger(ctx context.Context, s *action.Session, a CronJobTrigger
 	if n := len(c.Status.Active); n > 0 {
 		s.Warn("%d of its jobs are active, and this one runs beside them", n)
 	}
-	switch c.Spec.ConcurrencyPolicy {
-	case batchv1.ForbidConcurrent:
-		s.Warn("scheduled runs wait until this one has ended (concurrencyPolicy Forbid)")
-	case batchv1.ReplaceConcurrent:
-		s.Warn("the next scheduled run ends this one (concurrencyPolicy Replace)")
+	if p := c.Spec.ConcurrencyPolicy; p == batchv1.ForbidConcurrent || p == batchv1.ReplaceConcurrent {
+		s.Warn("concurrencyPolicy %s does not count a job that was made by hand: a scheduled run may start beside it", p)
 	}
 	s.Kubectl("kubectl -n %s create job %s --from=cronjob/%s", c.Namespace, job.Name, c.Name)
 	s.Undo(plan.Undo{

@@ -204,8 +204,8 @@ func TestTrigger(t *testing.T) {
 	}{
 		"suspended": {off, "the cronjob is suspended: its schedule starts no run, this one starts all the same"},
 		"active":    {func(c *batchv1.CronJob) { c.Status.Active = make([]corev1.ObjectReference, 2) }, "2 of its jobs are active, and this one runs beside them"},
-		"forbid":    {func(c *batchv1.CronJob) { c.Spec.ConcurrencyPolicy = batchv1.ForbidConcurrent }, "scheduled runs wait until this one has ended (concurrencyPolicy Forbid)"},
-		"replace":   {func(c *batchv1.CronJob) { c.Spec.ConcurrencyPolicy = batchv1.ReplaceConcurrent }, "the next scheduled run ends this one (concurrencyPolicy Replace)"},
+		"forbid":    {func(c *batchv1.CronJob) { c.Spec.ConcurrencyPolicy = batchv1.ForbidConcurrent }, "concurrencyPolicy Forbid does not count a job that was made by hand: a scheduled run may start beside it"},
+		"replace":   {func(c *batchv1.CronJob) { c.Spec.ConcurrencyPolicy = batchv1.ReplaceConcurrent }, "concurrencyPolicy Replace does not count a job that was made by hand: a scheduled run may start beside it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, err := run(t, CronJobTrigger, samples["cronjob_trigger"], []runtime.Object{cron(tc.edit)})

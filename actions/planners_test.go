@@ -243,16 +243,16 @@ func TestPlanners(t *testing.T) {
 		"restart": {RolloutRestart, web, []runtime.Object{deployment()}, shown{
 			Sentence: "restart deployment default/web",
 			Kubectl:  "kubectl -n default rollout restart deployment/web",
-			Undo:     "  kubectl -n default rollout undo deployment/web",
-			Note:     "undoing a rollout reverts the pod template, not the pods that were replaced",
+			Undo:     `plan_rollout_undo {"namespace":"default","deployment":"web"} kubectl -n default rollout undo deployment/web`,
+			Note:     undoesTemplate,
 			Steps: []string{"patch deployment default/web: spec.template: sha256:*; spec.paused: unset; " +
 				"spec.template.metadata.annotations[kubectl.kubernetes.io/restartedAt]: unset → 2026-11-30T12:00:00Z"},
 		}},
 		"restart a daemonset": {RolloutRestart, `{"namespace":"default","daemonset":"agent"}`, []runtime.Object{&appsv1.DaemonSet{ObjectMeta: meta("agent")}}, shown{
 			Sentence: "restart daemonset default/agent",
 			Kubectl:  "kubectl -n default rollout restart daemonset/agent",
-			Undo:     "  kubectl -n default rollout undo daemonset/agent",
-			Note:     "undoing a rollout reverts the pod template, not the pods that were replaced",
+			Undo:     `plan_rollout_undo {"namespace":"default","daemonset":"agent"} kubectl -n default rollout undo daemonset/agent`,
+			Note:     undoesTemplate,
 			Steps: []string{"patch daemonset default/agent: spec.template: sha256:*; " +
 				"spec.template.metadata.annotations[kubectl.kubernetes.io/restartedAt]: unset → 2026-11-30T12:00:00Z"},
 		}},

@@ -7,7 +7,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/action"
-	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
 )
 
@@ -45,10 +44,8 @@ func planRolloutRestart(ctx context.Context, s *action.Session, a RolloutRestart
 		return err
 	}
 	s.Kubectl("kubectl -n %s rollout restart %s/%s", a.Namespace, w.Argument, w.GetName())
-	s.Undo(plan.Undo{
-		Kubectl: "kubectl -n " + a.Namespace + " rollout undo " + w.Argument + "/" + w.GetName(),
-		Note:    "undoing a rollout reverts the pod template, not the pods that were replaced",
-	})
+	s.UndoCall("plan_rollout_undo", RolloutUndoArgs{Namespaced: action.Namespaced{Namespace: a.Namespace}, Rollable: a.Rollable},
+		"kubectl -n "+a.Namespace+" rollout undo "+w.Argument+"/"+w.GetName(), undoesTemplate)
 	edits := []action.Edit{action.Hold("spec.template")}
 	if w.Argument == "deployment" {
 		edits = append(edits, action.Hold("spec.paused"))

@@ -1,5 +1,6 @@
-// Command readme writes the generated sections of README.md: the tables, the files under
-// hack/packaging and, from a captured run, the demo. hack/update-readme.sh runs it.
+// Command readme writes the permissions for Claude Code and the generated sections of
+// README.md: the tables, the files under hack/packaging and, from a captured run, the
+// demo. hack/update-readme.sh runs it.
 package main
 
 import (
@@ -7,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/pflag"
 
@@ -33,6 +35,13 @@ func run() error {
 	path := f.Arg(0)
 	readme, err := os.ReadFile(path)
 	if err != nil {
+		return err
+	}
+	permissions, err := sections.Permissions()
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(*root, sections.PermissionsFile), permissions, 0o644); err != nil {
 		return err
 	}
 	all, err := sections.Static(*root)

@@ -168,11 +168,12 @@ func (e *Engine) evidence(ctx context.Context, p *plan.Plan, open journal.Intent
 	}
 }
 
-// readFor reads a Step's target from the API server itself; nil is one that is gone.
+// readFor reads what a Step writes from the API server itself; nil is one that is not
+// there.
 func (e *Engine) readFor(ctx context.Context, s plan.Step) (plan.Object, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	o, err := e.k.Read.Get(ctx, s.Target)
+	o, err := e.k.Read.Get(ctx, s.Subject())
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -193,6 +194,17 @@ func (f finding) String() string {
 // judge decides by the mark of the write, then by its resourceVersion, then by the
 // generation (RELIABILITY 2.7). rested says that the request cannot take effect any more.
 func judge(s plan.Step, id string, open journal.Intent, o plan.Object, rested bool) finding {
+	if s.Verb == plan.Create {
+		switch {
+		case o != nil && bearsMark(o, id):
+			return finding{stepApplied, ""}
+		case o != nil:
+			return finding{stepNotApplied, s.Subject().String() + " is there, and is not of this plan"}
+		case rested:
+			return finding{stepNotApplied, s.Subject().String() + " is not there"}
+		}
+		return finding{}
+	}
 	other := o == nil || o.Value("metadata.uid") != s.Target.UID
 	if s.Verb == plan.Evict || s.Verb == plan.Delete {
 		switch {

@@ -31,6 +31,8 @@ func TestJudge(t *testing.T) {
 			meta["managedFields"] = []any{map[string]any{"manager": "kube-write-mcp:mf3q7x2ad5", "subresource": "scale"}}
 		case "patch":
 			meta["managedFields"] = []any{map[string]any{"manager": "kube-write-mcp:mf3q7x2ad5"}}
+		case "made":
+			meta["annotations"] = map[string]any{plan.PlanAnnotation: "mf3q7x2ad5"}
 		case "another plan's":
 			meta["managedFields"] = []any{map[string]any{"manager": "kube-write-mcp:aaaaaaaaaa", "subresource": "scale"}}
 		}
@@ -44,6 +46,7 @@ func TestJudge(t *testing.T) {
 	scale := plan.Step{Verb: plan.Scale, Target: web, Replicas: &three, Changes: []plan.Change{{Field: "spec.replicas", Old: "2", New: "3"}}}
 	node := plan.Step{Verb: plan.Patch, Target: plan.Target{Resource: "nodes", Name: "n", UID: "u"}, Changes: []plan.Change{{Field: "spec.replicas", Old: "2", New: "3"}}}
 	evict := plan.Step{Verb: plan.Evict, Target: plan.Target{Resource: "pods", Namespace: "default", Name: "p", UID: "u"}}
+	create := plan.Step{Verb: plan.Create, Target: plan.Target{Resource: "cronjobs", Namespace: "default", Name: "c", UID: "u"}, Object: plan.JSON(map[string]any{"kind": "Job", "metadata": map[string]any{"name": "j"}})}
 	known := journal.Intent{RV: "100", Gen: 7, AuditID: "kube-write-mcp-mf3q7x2ad5-s1-x1"}
 	crashed := journal.Intent{Gen: 7, AuditID: "kube-write-mcp-mf3q7x2ad5-s1-x1"}
 	for name, tc := range map[string]struct {
@@ -74,11 +77,15 @@ func TestJudge(t *testing.T) {
 		"no generation, as planned":                    {node, known, &object{uid: "u", rv: "101", replicas: 3}, false, stepApplied},
 		"no generation, not as planned":                {node, known, &object{uid: "u", rv: "101", replicas: 2}, false, stepNotApplied},
 		"no generation, as it was, and may still come": {node, known, &object{uid: "u", rv: "100", replicas: 2}, false, ""},
-		"evicted":                      {evict, known, nil, false, stepApplied},
-		"evicted, and made again":      {evict, known, &object{uid: "v", rv: "200"}, false, stepApplied},
-		"terminating":                  {evict, known, &object{uid: "u", rv: "101", deleted: true}, false, stepApplied},
-		"there, and it may still come": {evict, known, &object{uid: "u", rv: "101"}, false, ""},
-		"there, for good":              {evict, known, &object{uid: "u", rv: "101"}, true, stepNotApplied},
+		"made":                            {create, known, &object{uid: "j", rv: "101", manager: "made"}, false, stepApplied},
+		"made by another":                 {create, known, &object{uid: "j", rv: "101"}, false, stepNotApplied},
+		"not made, and it may still come": {create, known, nil, false, ""},
+		"not made, for good":              {create, known, nil, true, stepNotApplied},
+		"evicted":                         {evict, known, nil, false, stepApplied},
+		"evicted, and made again":         {evict, known, &object{uid: "v", rv: "200"}, false, stepApplied},
+		"terminating":                     {evict, known, &object{uid: "u", rv: "101", deleted: true}, false, stepApplied},
+		"there, and it may still come":    {evict, known, &object{uid: "u", rv: "101"}, false, ""},
+		"there, for good":                 {evict, known, &object{uid: "u", rv: "101"}, true, stepNotApplied},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := judge(tc.step, "mf3q7x2ad5", tc.open, live(tc.live), tc.rested)

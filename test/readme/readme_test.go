@@ -177,7 +177,7 @@ func TestPackagingPermissions(t *testing.T) {
 	}{
 		{"enabled", settings.Enabled, []string{"kube-plan"}},
 		{"disabled", settings.Disabled, []string{"kube-write"}},
-		{"allow", settings.Permissions.Allow, []string{"mcp__kube-plan__plan_*", "mcp__kube-write__plan_*"}},
+		{"allow", settings.Permissions.Allow, []string{"mcp__kube-plan__plan_*", "mcp__kube-plan__write_status", "mcp__kube-write__plan_*", "mcp__kube-write__write_status"}},
 		{"ask", settings.Permissions.Ask, writes},
 	} {
 		if diff := cmp.Diff(c.want, c.got); diff != "" {

@@ -144,3 +144,20 @@ func BenchmarkOpen(b *testing.B) {
 type unsynced struct{ file }
 
 func (unsynced) Datasync() error { return nil }
+
+// BenchmarkOpenSnapshot opens 100,000 lines that a process closed.
+func BenchmarkOpenSnapshot(b *testing.B) {
+	o, _ := prepared(b)
+	j, err := Open(o)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := j.Close(); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if j, err = Open(o); err != nil || j.saved != j.chain.offset {
+			b.Fatal(err)
+		}
+	}
+}

@@ -128,6 +128,7 @@ type chain struct {
 	segment int // the number of the file, from 1
 
 	offset int64
+	length int64     // of the last line
 	line   int64     // how many lines of this file it read
 	seq    int64     // of the last line
 	prev   string    // SHA-256 of the last line's bytes without its newline, hex; "" before the first line
@@ -213,7 +214,8 @@ func (c *chain) next(b []byte) (e entry, at span, err error) {
 	c.closed = c.line > 0 && e.Event == EventRotated
 	sum := sha256.Sum256(b)
 	at = span{e.Seq, c.segment, c.offset, len(b)}
-	c.offset, c.line, c.seq, c.prev, c.last = c.offset+int64(len(b))+1, c.line+1, e.Seq, hex.EncodeToString(sum[:]), e.Time
+	c.length = int64(len(b))
+	c.offset, c.line, c.seq, c.prev, c.last = c.offset+c.length+1, c.line+1, e.Seq, hex.EncodeToString(sum[:]), e.Time
 	return e, at, nil
 }
 

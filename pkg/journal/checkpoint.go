@@ -242,8 +242,11 @@ func (j *Journal) checkpoint() error {
 	return errors.Join(err, f.Close())
 }
 
-// checkpointIfDue is called when lines were written.
-func (j *Journal) checkpointIfDue() {
+// signIfDue is called when lines were written.
+func (j *Journal) signIfDue() {
+	if j.chain.offset-j.saved >= snapshotEvery {
+		_ = j.save()
+	}
 	if j.chain.seq/checkpointLines > j.signed/checkpointLines || j.now().Sub(j.signedAt) >= checkpointEvery {
 		_ = j.checkpoint()
 	}

@@ -69,12 +69,15 @@ type Journal struct {
 	reserved int64 // the offset up to which the disk has room for this file
 	blocks   int64 // what the file had of the disk then
 
+	saved    int64     // the offset of the last snapshot
 	heads    heads     // a checkpoint that is held against what is read at the start
 	signed   int64     // the last line of which this process signed a checkpoint
 	signedAt time.Time // and when
 }
 
-// Open reads the whole file and verifies every line of it. It refuses a path that is no
+// Open reads the file and verifies every line of it, or, where Close or a process that wrote
+// much left a snapshot under a mac, what stands behind that: VerifyAll does the rest. It
+// reads as many closed files as the ledger's memory needs. It refuses a path that is no
 // regular file of our own with mode 0600, and says what to do. A torn last line, as a
 // killed process leaves it, is moved to <file>.broken-<time> and a recovered line says so.
 //
@@ -121,12 +124,17 @@ func newJournal(o Options) (*Journal, error) {
 func (j *Journal) start() error {
 	var bulk int64
 	var f file
+	var closed []int
 	err := j.locked(func(_ file, size int64) error {
 		bulk = size
-		err := private(j.path, j.known)
-		if err == nil {
-			f, err = j.open(j.path, false)
+		if err := private(j.path, j.known); err != nil {
+			return err
 		}
+		var err error
+		if closed, err = segments(j.path); err != nil {
+			return err
+		}
+		f, err = j.open(j.path, false)
 		return err
 	})
 	if err != nil {
@@ -139,7 +147,7 @@ func (j *Journal) start() error {
 	if err := j.readHeads(); err != nil {
 		return j.seal(err)
 	}
-	if err := j.readBack(f, bulk); err != nil {
+	if err := j.readBack(f, bulk, closed); err != nil {
 		return err
 	}
 	if _, _ = j.chain.read(f, bulk, j.see); j.sealed != nil {
@@ -165,13 +173,9 @@ func (j *Journal) start() error {
 	})
 }
 
-// readBack folds the closed files that the ledger's memory reaches into, if the file in
-// use carries on another one.
-func (j *Journal) readBack(f file, size int64) error {
-	numbers, err := segments(j.path)
-	if err != nil {
-		return err
-	}
+// readBack takes the ledger from a snapshot of the file in use, or folds the closed files
+// that its memory reaches into.
+func (j *Journal) readBack(f file, size int64, numbers []int) error {
 	if size == 0 && len(numbers) > 0 {
 		return j.seal(fmt.Errorf("%s is empty, although it carries on %s: its lines were cut off", j.path, segmentPath(j.path, numbers[len(numbers)-1])))
 	}
@@ -181,6 +185,9 @@ func (j *Journal) readBack(f file, size int64) error {
 	}
 	if n := len(numbers); n > 0 && numbers[n-1] >= number {
 		return j.seal(fmt.Errorf("%s is older than %s: it was replaced, or the other has no line that closes it", j.path, segmentPath(j.path, numbers[n-1])))
+	}
+	if j.restore(f, size, number) {
+		return nil
 	}
 	from, begins := number, first.Time
 	for limit := newest(f, size).Time.Add(-planMemory); begins.After(limit) && exists(segmentPath(j.path, from-1)); {
@@ -327,7 +334,7 @@ func (j *Journal) decide(f file, waiters []*waiter) {
 			for i := first; i < len(errs); i++ {
 				errs[i] = err
 			}
-		} else if j.checkpointIfDue(); j.chain.offset >= j.rotateAt && j.reserved > j.chain.offset {
+		} else if j.signIfDue(); j.chain.offset >= j.rotateAt && j.reserved > j.chain.offset {
 			_ = j.rotate(f) // what was written is on the disk, whatever becomes of this
 		}
 	}
@@ -398,10 +405,15 @@ func (j *Journal) Close() error {
 		if _, err := j.fold(f, size); err != nil {
 			return err
 		}
-		if j.chain.seq == j.signed {
+		if j.chain.seq != j.signed {
+			if err := j.checkpoint(); err != nil {
+				return err
+			}
+		}
+		if j.chain.offset == j.saved {
 			return nil
 		}
-		return j.checkpoint()
+		return j.save()
 	})
 }
 

@@ -29,7 +29,7 @@ var ErrUnknownKey = errors.New("unknown key")
 
 // The purposes for which keys are derived. Each has a key of its own, so that what is
 // signed for one proves nothing for another.
-var purposes = []string{"confirm", "audit", "redact", "checkpoint"}
+var purposes = []string{"confirm", "audit", "redact", "checkpoint", "snapshot"}
 
 // keySize is the length of a secret and of a derived key, in bytes.
 const keySize = 32
@@ -223,7 +223,7 @@ func (k *Keyring) current() string {
 	return current
 }
 
-// Derive gives the 32-byte key of one purpose: confirm, audit, redact or checkpoint. For an id that
+// Derive gives the 32-byte key of one purpose: confirm, audit, redact, checkpoint or snapshot. For an id that
 // it does not know it looks into the file again, since another process may have begun to
 // sign with a key that was added later; a key that was read once never changes. An id
 // that is not there either gives an error that is ErrUnknownKey.

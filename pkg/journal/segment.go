@@ -203,7 +203,7 @@ func (j *Journal) swap(b *batch) error {
 	for _, l := range b.lines {
 		j.ledger.add(&l.e, l.at)
 	}
-	j.chain, j.known, j.reserved = b.next, info, 0
+	j.chain, j.known, j.reserved, j.saved = b.next, info, 0, 0
 	return nil
 }
 
@@ -295,7 +295,7 @@ func (j *Journal) follow() error {
 		if j.known, err = os.Lstat(next); err != nil {
 			return err
 		}
-		j.reserved = 0
+		j.reserved, j.saved = 0, 0
 		if next == j.path {
 			return nil
 		}

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 	"time"
 )
@@ -30,7 +31,8 @@ func FuzzLine(f *testing.F) {
 	f.Add([]byte(`{"v":1,"kid":"k1","mac":"`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		whole, n := c, 0
-		whole.offset, whole.seq, whole.prev, whole.last = 0, 0, "", time.Time{}
+		whole.open("fuzz", 1)
+		whole.seq, whole.prev, whole.last = 0, "", time.Time{}
 		if _, err := whole.verify(b); err == nil {
 			signed := false
 			for _, l := range lines {
@@ -49,6 +51,27 @@ func FuzzLine(f *testing.F) {
 		})
 		if good := whole.offset; !bytes.Equal(b[:good], file[:good]) || !torn && err == nil && good != int64(len(b)) {
 			t.Fatalf("read to %d of %d, torn %v, %v", good, len(b), torn, err)
+		}
+	})
+}
+
+// FuzzCheckpoint: whatever bytes stand where a checkpoint should, only what was signed is
+// accepted.
+func FuzzCheckpoint(f *testing.F) {
+	keys := &Keyring{now: func() time.Time { return epoch }, keys: map[string]key{"k1": {Secret: bytes.Repeat([]byte{1}, keySize), Created: epoch}}}
+	want := Checkpoint{Seq: 7, Hash: strings.Repeat("ab", 32), Time: epoch, KID: "k1"}
+	note, err := want.note(keys)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(note)
+	f.Add(append(bytes.Clone(note[:40]), note...))
+	f.Add(append(bytes.Clone(note), note...))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		for _, n := range notes(b) {
+			if c, err := parseNote(n, &signers{keys, map[string]signer{}}); err == nil && c != want {
+				t.Fatalf("accepted: %q", n)
+			}
 		}
 	})
 }

@@ -106,6 +106,27 @@ func TestSnapshotIsNotTrusted(t *testing.T) {
 	}
 }
 
+// A snapshot of another journal with the same key, whose last line ends at the same byte,
+// is not taken for one of this.
+func TestSnapshotOfAnother(t *testing.T) {
+	f, other := newFixture(t), newFixture(t)
+	other.keys = f.keys
+	for f, id := range map[*fixture]string{f: "p1", other: "p2"} {
+		j := f.rotating(1 << 20)
+		f.append(j, planLine(id, epoch.Add(time.Hour)))
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := os.ReadFile(snapshotPath(other.path))
+	if err := errors.Join(err, os.WriteFile(snapshotPath(f.path), b, 0o600), os.Remove(checkpointsPath(f.path))); err != nil {
+		t.Fatal(err)
+	}
+	if !f.state("p1").Planned || f.state("p2").Planned {
+		t.Error("the plan is the other journal's")
+	}
+}
+
 // A snapshot is made again when much was written, and one of a file that was closed since
 // is not used.
 func TestSnapshotIsMade(t *testing.T) {

@@ -61,6 +61,7 @@ Without a subcommand it serves MCP on stdin and stdout.`,
 		o.plans(),
 		rbac,
 		o.auditCommands(),
+		o.keysCommands(),
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs, Run: func(cmd *cobra.Command, _ []string) {
 			fmt.Fprintln(cmd.OutOrStdout(), version())
 		}},

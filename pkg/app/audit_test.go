@@ -239,3 +239,36 @@ func TestAuditVerifyAndRecover(t *testing.T) {
 	audit("recover --new-file", 0, "audit-000001.jsonl")
 	audit("verify", 0, "recovered: audit-000001.jsonl is kept, and counts up to its line 1")
 }
+
+// TestKeys: a new key signs what comes, the old one goes when no line names it.
+func TestKeys(t *testing.T) {
+	state := record(t, &journal.Line{Event: journal.EventRefused})
+	keys := func(command string, wantCode int, want string) {
+		t.Helper()
+		code, out, stderr := run(append([]string{"keys", "--state-dir", state}, strings.Fields(command)...)...)
+		if code != wantCode || !strings.Contains(out+stderr, want) {
+			t.Errorf("%s: code %d, want %d; want %q in:\n%s%s", command, code, wantCode, want, out, stderr)
+		}
+	}
+	keys("rotate --grace 0s", 0, "signs from now on")
+	keys("prune", 0, "taken away: none") // a line names the one before
+	keys("rotate --grace 0s", 0, "signs from now on")
+	keys("rotate --key-file x", 1, "--key-file")
+	code, _, stderr := run("audit", "verify", "--state-dir", state)
+	if code != 0 {
+		t.Errorf("the log does not verify any more: %s", stderr)
+	}
+	raw, err := os.ReadFile(filepath.Join(state, "keys.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := bytes.Count(raw, []byte(`"secret"`))
+	time.Sleep(time.Second) // retired is what is older than a second
+	keys("prune", 0, "taken away: ")
+	if raw, err = os.ReadFile(filepath.Join(state, "keys.json")); err != nil {
+		t.Fatal(err)
+	}
+	if after := bytes.Count(raw, []byte(`"secret"`)); before != 3 || after != 2 {
+		t.Errorf("%d keys, then %d; want 3, then the one that is named and the new one", before, after)
+	}
+}

@@ -82,6 +82,14 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+	if err := j.Sealed(); err != nil {
+		log.Error("nothing can be planned or executed", "err", err)
+	}
+	go func() {
+		if err := j.VerifyAll(cmd.Context()); err != nil && cmd.Context().Err() == nil {
+			log.Error("the audit log does not verify", "err", err)
+		}
+	}()
 	go e.Settle()
 	log.Info("serving MCP on stdio", "cluster", cluster.label, "write", o.allowWrite, "state", dir)
 	return server.ServeStdio(cmd.Context(), s, o.stdin, cmd.OutOrStdout(), server.GuardOptions{OnStop: e.Stop, Finish: e.Wait, Log: log})

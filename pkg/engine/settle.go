@@ -150,7 +150,11 @@ func (e *Engine) evidence(ctx context.Context, p *plan.Plan, open journal.Intent
 		left := open.SendNotAfter.Add(commitBound).Sub(e.now()) // after this read it can come no more
 		o, err := e.readFor(ctx, s)
 		if err == nil {
-			if f := judge(s, p.ID, open, o, left <= 0); f.outcome != "" {
+			f := judge(s, p.ID, open, o, left <= 0)
+			if f.outcome == stepIndeterminate && s.Target.Resource == "nodes" && o != nil && open.Since != "" {
+				f = e.history(ctx, s, p.ID, open, o, f)
+			}
+			if f.outcome != "" {
 				return f, nil
 			}
 		} else if ctx.Err() == nil {
@@ -166,6 +170,20 @@ func (e *Engine) evidence(ctx context.Context, p *plan.Plan, open journal.Intent
 			return finding{}, ctx.Err()
 		}
 	}
+}
+
+// history decides by every version of a node since the request, where they can be had.
+func (e *Engine) history(ctx context.Context, s plan.Step, id string, open journal.Intent, o plan.Object, otherwise finding) finding {
+	versions, err := e.k.Read.NodeHistory(ctx, s.Target, open.Since, o.Value("metadata.resourceVersion"))
+	if err != nil {
+		return otherwise
+	}
+	for _, v := range versions {
+		if v.ManagedBy(kube.FieldManager+id, s.Subresource()) {
+			return finding{stepApplied, "it was seen, and was changed again since"}
+		}
+	}
+	return finding{stepNotApplied, "no version since bears the mark of this plan"}
 }
 
 // readFor reads what a Step writes from the API server itself; nil is one that is not
@@ -225,10 +243,8 @@ func judge(s plan.Step, id string, open journal.Intent, o plan.Object, rested bo
 		return finding{} // it may still come; at another version it cannot
 	case o.Value("metadata.resourceVersion") == open.RV:
 		return finding{stepNotApplied, "the object is as it was"}
-	case now == 0 && holds:
-		return finding{stepApplied, converged}
 	case now == 0:
-		return finding{stepNotApplied, "it is not as the plan wanted it"}
+		return finding{stepIndeterminate, fmt.Sprintf("%s: search the API server's audit log for %s", shownNow(s, o), open.AuditID)}
 	case now == open.Gen:
 		return finding{stepNotApplied, "its spec is as it was"}
 	case now == open.Gen+1 && holds:

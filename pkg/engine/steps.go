@@ -42,10 +42,16 @@ const (
 type work struct {
 	n        int // from 1, in the plan's order
 	step     plan.Step
-	gen      int64 // the target's generation at the last read
+	gen      int64  // the target's generation at the last read
+	rv       string // and its version
 	attempt  int
 	pause    time.Duration
 	notUntil time.Time
+}
+
+// saw keeps what the evidence about a lost answer rests on.
+func (w *work) saw(o plan.Object) {
+	w.gen, w.rv = generation(o), o.Value("metadata.resourceVersion")
 }
 
 // execute sends the Steps: one claim, then for each attempt an intent on disk, one last
@@ -57,14 +63,15 @@ func (x *execution) execute(ctx context.Context, got *passed, d drifted) (*Execu
 		return nil, err
 	}
 	x.claim, x.began, x.results = id, x.now(), map[int]*plan.StepResult{}
-	gens := map[string]int64{}
+	read := map[string]plan.Object{}
 	for _, pr := range got.Proposals {
-		gens[pr.Step.Key()] = generation(pr.Object)
+		read[pr.Step.Key()] = pr.Object
 	}
 	var queue []*work
 	for _, i := range d.send {
-		s := x.p.Steps[i]
-		queue = append(queue, &work{n: i + 1, step: s, gen: gens[s.Key()], pause: budgetPause})
+		w := &work{n: i + 1, step: x.p.Steps[i], pause: budgetPause}
+		w.saw(read[w.step.Key()])
+		queue = append(queue, w)
 	}
 	outcome, notes := plan.Executed, d.notes
 	fail := func() {
@@ -203,7 +210,7 @@ func (x *execution) intend(w *work, auditID string) error {
 	l := about(x.line(x.call, journal.EventIntent), x.p)
 	l.Claim, l.Step, l.Attempt, l.StepKey, l.AuditID = x.claim, w.n, w.attempt, w.step.Key(), auditID
 	l.StepDigest = hex.EncodeToString(plan.Digest([]plan.Step{w.step}))[:16]
-	l.Target, l.Reason, l.Gen = &w.step.Target, x.reason, w.gen
+	l.Target, l.Reason, l.Gen, l.RV = &w.step.Target, x.reason, w.gen, w.rv
 	l.SendNotAfter = x.now().Add(sendWindow).UTC()
 	first := !x.claimed()
 	err := x.j.Append(func(led *journal.Ledger) ([]*journal.Line, error) {
@@ -238,7 +245,7 @@ func (x *execution) lastLook(ctx context.Context, w *work) (sl plan.Slots, why s
 	if moved := s.Moved(o); moved != nil {
 		return sl, moved[0], removal && s.OnBudget == plan.Wait
 	}
-	w.gen = generation(o)
+	w.saw(o)
 	if s.Verb == plan.Create {
 		if there, _, err := x.made(ctx, s); err != nil {
 			return sl, kube.Refuse(err).Error(), false

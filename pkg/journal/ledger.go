@@ -80,6 +80,7 @@ type Intent struct {
 	Step, Attempt int // both from 1
 	AuditID       string
 	RV            string // that the request carried; "" where no line says it
+	Since         string // the target's version at a read before the request
 	Gen           int64  // the target's generation then, or where no line says it at an earlier read; 0 where it has none
 	Time          time.Time
 	SendNotAfter  time.Time
@@ -224,7 +225,7 @@ func (l *Ledger) add(e *entry, at span) {
 		if r.intents == nil {
 			r.intents = map[int]Intent{}
 		}
-		r.LastIntent = Intent{Step: e.Step, Attempt: e.Attempt, AuditID: e.AuditID, RV: e.RV, Gen: e.Gen, Time: e.Time, SendNotAfter: e.NotAfter, Reason: e.Reason}
+		r.LastIntent = Intent{Step: e.Step, Attempt: e.Attempt, AuditID: e.AuditID, Since: e.RV, Gen: e.Gen, Time: e.Time, SendNotAfter: e.NotAfter, Reason: e.Reason}
 		r.intents[e.Step] = r.LastIntent
 	case EventStep:
 		l.claim(r, e)
@@ -239,7 +240,7 @@ func (l *Ledger) add(e *entry, at span) {
 		}
 		if i, ok := r.intents[e.Step]; ok && i.Attempt == e.Attempt {
 			if i.Outcome = e.Code; e.RV != "" {
-				i.RV, i.Gen = e.RV, e.Gen
+				i.RV, i.Since, i.Gen = e.RV, e.RV, e.Gen
 			}
 			if e.Time.Before(i.SendNotAfter) {
 				i.SendNotAfter = e.Time // it was sent before its outcome was written

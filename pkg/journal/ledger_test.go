@@ -44,7 +44,7 @@ func TestState(t *testing.T) {
 	reconciled := executeLine("p1")
 	reconciled.Event = EventReconciled
 	attempted := func(i Intent, attempt int, rv, outcome string) Intent {
-		i.Attempt, i.RV, i.Outcome = attempt, rv, outcome
+		i.Attempt, i.RV, i.Since, i.Outcome = attempt, rv, rv, outcome
 		if outcome != "" {
 			i.SendNotAfter = epoch // when its outcome was written
 		}

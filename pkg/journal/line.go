@@ -63,8 +63,8 @@ type Line struct {
 	StepDigest   string    `json:"step_digest,omitempty"`
 	AuditID      string    `json:"audit_id,omitempty"`
 	SendNotAfter time.Time `json:"send_not_after,omitzero"`
-	RV           string    `json:"rv,omitempty"`
 	Gen          int64     `json:"gen,omitempty"`  // the target's generation before the request: of a step exactly, of an intent at an earlier read
+	RV           string    `json:"rv,omitempty"`   // likewise, its resourceVersion
 	HTTP         int       `json:"http,omitempty"` // the status code of the request
 
 	DryRuns []plan.StepResult `json:"dry_runs,omitempty"` // what the call has dry-run since its last line

@@ -16,8 +16,10 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -97,6 +99,38 @@ func (r *Reader) Get(ctx context.Context, t plan.Target) (plan.Object, error) {
 		return nil, err
 	}
 	return k.get(ctx, r.Interface, t)
+}
+
+// historyWait bounds the search for a node's versions.
+const historyWait = 5 * time.Second
+
+// NodeHistory gives every version of a node after one version up to another, in order. It
+// fails where the API server keeps them no more. Nodes have no generation, so that what
+// came and went again is seen in no other way.
+func (r *Reader) NodeHistory(ctx context.Context, t plan.Target, after, upTo string) (versions []plan.Object, err error) {
+	ctx, cancel := context.WithTimeout(ctx, historyWait)
+	defer cancel()
+	w, err := r.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("metadata.name", t.Name).String(), ResourceVersion: after,
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer w.Stop()
+	for event := range w.ResultChan() {
+		node, ok := event.Object.(*corev1.Node)
+		if !ok {
+			return nil, apierrors.FromObject(event.Object) // too old: 410
+		}
+		o, err := plan.ObjectOf(node)
+		if err != nil {
+			return nil, err
+		}
+		if versions = append(versions, o); reached(node.ResourceVersion, upTo) {
+			return versions, nil
+		}
+	}
+	return nil, fmt.Errorf("the versions of %s after %s did not come in %s", t, after, historyWait)
 }
 
 // Identity is the cluster's: the UID of its kube-system namespace, or Server where

@@ -97,6 +97,7 @@ func (b workbench) furnish(t *testing.T) map[string]harness.Args {
 	calls := b.calls()
 	for action, args := range map[string]harness.Args{
 		"uncordon":        {"node": b.ns + "-cordoned"},
+		"rollout_restart": of(b.ns, "deployment", "past"),
 		"rollout_resume":  of(b.ns, "deployment", "paused"),
 		"rollout_undo":    of(b.ns, "deployment", "past"),
 		"evict_pod":       of(b.ns, "pod", "evicted"),

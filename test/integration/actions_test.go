@@ -298,6 +298,28 @@ func TestTrigger(t *testing.T) {
 			t.Errorf("outcome %s: %s", o, got.Text)
 		}
 	})
+	t.Run("the answer is lost", func(t *testing.T) {
+		s.T = t
+		before, writes := len(jobs()), len(s.Proxy.Writes())
+		args := s.Plan("cronjob_trigger", mail)
+		s.Proxy.After(func(r *harness.Request, _ *http.Response) {
+			if r.Mutates() {
+				panic(http.ErrAbortHandler)
+			}
+		})
+		first := s.Must("cronjob_trigger", args)
+		s.Proxy.After(nil)
+		if o := harness.Into[execution](t, first).Outcome; o != plan.Unknown {
+			t.Errorf("outcome %s: %s", o, first.Text)
+		}
+		got := s.Must("cronjob_trigger", args)
+		if o := harness.Into[execution](t, got).Outcome; o != plan.Executed {
+			t.Errorf("found out: %s: %s", o, got.Text)
+		}
+		if n, w := len(jobs())-before, len(s.Proxy.Writes())-writes; n != 1 || w != 1 {
+			t.Errorf("%d jobs by %d writes, want one by one", n, w)
+		}
+	})
 	t.Run("another cronjob of the name", func(t *testing.T) {
 		s.T = t
 		args := s.Plan("cronjob_trigger", mail)

@@ -1,0 +1,359 @@
+package torture
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewrite/kube-write-mcp/actions"
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+	"github.com/kubewrite/kube-write-mcp/test/harness"
+	"github.com/kubewrite/kube-write-mcp/test/lab"
+)
+
+// bench is one action's call and everything that it changes.
+type bench struct {
+	truth  *watcher
+	action string
+	args   harness.Args
+	ns     string
+	parts  [][2]string // kind and name of what has to change, in the order of the Steps
+	writes int         // requests that the whole execution makes, notes among them
+}
+
+// newBench makes what an action needs, in a namespace or with nodes of its own.
+func newBench(t *testing.T, truth *watcher, action string) bench {
+	t.Helper()
+	ns := cp.Namespace(t)
+	b := bench{truth: truth, action: action, ns: ns, writes: 1}
+	node := ns + "-node"
+	make := func(o ...harness.Object) { harness.Create(t, cp, ns, o...) }
+	switch action {
+	case "scale":
+		make(harness.Deployment("web").Replicas(2).Ready(2))
+		b.args, b.parts, b.writes = harness.Args{"namespace": ns, "deployment": "web", "replicas": 3}, [][2]string{{"deployment", "web"}}, 2
+	case "rollout_restart":
+		make(harness.Deployment("web").Replicas(2).Ready(2))
+		b.args, b.parts = harness.Args{"namespace": ns, "deployment": "web"}, [][2]string{{"deployment", "web"}}
+	case "delete_pod":
+		make(harness.Pod("loner"))
+		b.args, b.parts = harness.Args{"namespace": ns, "pod": "loner"}, [][2]string{{"pod", "loner"}}
+	case "cordon":
+		make(harness.Node(node).Ready())
+		b.args, b.parts = harness.Args{"node": node}, [][2]string{{"node", node}}
+	case "uncordon":
+		make(harness.Node(node).With(func(n *corev1.Node) { n.Spec.Unschedulable = true }).Ready())
+		b.args, b.parts = harness.Args{"node": node}, [][2]string{{"node", node}}
+	case "drain":
+		make(
+			harness.Node(node).Ready(),
+			harness.Deployment("placed").Replicas(2).Pods(func(p *corev1.PodTemplateSpec) { p.Spec.NodeName = node }).Ready(2),
+			harness.Budget("placed").MaxUnavailable(2).Allows(2, 2),
+		)
+		b.args, b.writes = harness.Args{"node": node, "timeout_seconds": 20}, 3
+		b.parts = [][2]string{{"node", node}, {"pod", harness.PodName("placed", 0)}, {"pod", harness.PodName("placed", 1)}}
+	default:
+		t.Fatalf("no bench for %s: give it one", action)
+	}
+	if strings.HasPrefix(b.parts[0][1], node) {
+		t.Cleanup(func() { _ = cp.Client.CoreV1().Nodes().Delete(context.Background(), node, metav1.DeleteOptions{}) })
+	}
+	return b
+}
+
+// effects is how often each part has changed, by the independent watch.
+func (b bench) effects(t *testing.T) (n []int) {
+	t.Helper()
+	for _, p := range b.parts {
+		n = append(n, changes(b.action, b.truth.versions(t, b.ns, p[0], p[1])))
+	}
+	return n
+}
+
+// reads reports whether a request reads one of the parts.
+func (b bench) reads(r harness.Request) bool {
+	return r.Method == http.MethodGet && slices.ContainsFunc(b.parts, func(p [2]string) bool { return strings.HasSuffix(r.Path, "/"+p[1]) })
+}
+
+func dryRun(r harness.Request) bool {
+	return r.Method != http.MethodGet && !r.Mutates() && !strings.HasSuffix(r.Path, "/selfsubjectreviews")
+}
+
+// moment is what a row may look at to know that its point is reached.
+type moment struct {
+	bench
+	proxy *harness.Proxy
+	state string
+}
+
+// onDisk reports whether the journal has an event.
+func (m moment) onDisk(t *testing.T, event string) bool {
+	lines, err := events(m.state, event)
+	if err != nil {
+		t.Error(err)
+	}
+	return len(lines) > 0
+}
+
+// answered counts the writes that had an answer.
+func (m moment) answered() int {
+	return len(m.proxy.Requests(func(r harness.Request) bool { return r.Mutates() && r.Status != 0 }))
+}
+
+// point is a moment at which the process is killed.
+type point struct {
+	name     string
+	only     string // the one action that has it, "" is all
+	planning bool   // during the plan tool's call, else during the write tool's
+	request  func(*testing.T, moment, harness.Request) bool
+	answer   bool   // its answer is held, else the request itself, which then never arrives
+	event    string // instead of a request: a line is on the disk
+
+	again bool // the next process is killed too, while it finds out
+
+	wantEffects int  // of the killed process, in the order of the parts
+	wantFree    bool // nothing was claimed: the phrase is as good as before
+}
+
+const all = 99 // every part
+
+var points = []point{
+	{name: "dry run held", planning: true, request: func(_ *testing.T, _ moment, r harness.Request) bool { return dryRun(r) }, wantFree: true},
+	{name: "plan on disk", planning: true, event: "plan", wantFree: true},
+	{name: "second dry run held", request: func(_ *testing.T, _ moment, r harness.Request) bool { return dryRun(r) }, wantFree: true},
+	{
+		name: "claimed, last look held", again: true,
+		request: func(t *testing.T, m moment, r harness.Request) bool {
+			return m.reads(r) && m.onDisk(t, "execute_intent")
+		},
+	},
+	{name: "sent, never arrived", request: func(_ *testing.T, _ moment, r harness.Request) bool { return r.Mutates() }},
+	{name: "committed, answer held", request: func(_ *testing.T, _ moment, r harness.Request) bool { return r.Mutates() }, answer: true, wantEffects: 1},
+	{
+		name:        "answered, next read held",
+		request:     func(_ *testing.T, m moment, r harness.Request) bool { return m.reads(r) && m.answered() > 0 },
+		wantEffects: 1,
+	},
+	{
+		name:        "all answered, observation held",
+		request:     func(_ *testing.T, m moment, r harness.Request) bool { return m.reads(r) && m.answered() == m.writes },
+		wantEffects: all,
+	},
+	{name: "outcome on disk", event: "execute", wantEffects: all},
+	{
+		name: "note sent, never arrived", only: "scale",
+		request:     func(_ *testing.T, m moment, r harness.Request) bool { return r.Mutates() && m.answered() == 1 },
+		wantEffects: 1,
+	},
+	{
+		name: "second eviction never arrived", only: "drain",
+		request:     func(_ *testing.T, m moment, r harness.Request) bool { return r.Mutates() && m.answered() == 2 },
+		wantEffects: 2,
+	},
+	{
+		name: "second eviction committed, answer held", only: "drain",
+		request:     func(_ *testing.T, m moment, r harness.Request) bool { return r.Mutates() && m.answered() == 3 },
+		answer:      true,
+		wantEffects: all,
+	},
+}
+
+// reach arms the proxy. The channel is closed when the point is reached; release lets
+// go of what is held, and forgets it.
+func (p point) reach(t *testing.T, m moment) (reached chan struct{}, release func()) {
+	reached, gate := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	release = func() { once.Do(func() { close(gate) }) }
+	var hit sync.Once
+	hold := func(r *harness.Request) {
+		if !p.request(t, m, *r) {
+			return
+		}
+		mine := false
+		hit.Do(func() { mine = true })
+		if !mine {
+			return
+		}
+		close(reached)
+		<-gate
+		panic(http.ErrAbortHandler)
+	}
+	switch {
+	case p.request == nil:
+		go func() {
+			for !m.onDisk(t, p.event) {
+				select {
+				case <-gate:
+					return
+				case <-time.After(time.Millisecond):
+				}
+			}
+			close(reached)
+		}()
+	case p.answer:
+		m.proxy.After(func(r *harness.Request, _ *http.Response) { hold(r) })
+	default:
+		m.proxy.Before(func(r *harness.Request, _ http.ResponseWriter) bool { hold(r); return true })
+	}
+	return reached, release
+}
+
+// TestKilled kills the process (-9) at every point of every action. Another one on the
+// same folder is then asked with the same phrase: there is at most one effect, and the
+// first result is the truth, and stays.
+func TestKilled(t *testing.T) {
+	bin, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	truth := newWatcher(t)
+	for _, a := range actions.All() {
+		for _, p := range points {
+			if p.only != "" && p.only != a.Name {
+				continue
+			}
+			t.Run(a.Name+"/"+p.name, func(t *testing.T) {
+				t.Parallel()
+				b := newBench(t, truth, a.Name)
+				kill(t, bin, b, p)
+			})
+		}
+	}
+}
+
+func kill(t *testing.T, bin string, b bench, p point) {
+	o := harness.Options{State: t.TempDir() + "/state", Args: wide}
+	s := harness.Spawn(t, cp, bin, o)
+	tool, args := b.action, b.args
+	if p.planning {
+		tool = "plan_" + b.action
+	} else {
+		args = s.Plan(b.action, b.args)
+	}
+	reached, release := p.reach(t, moment{b, s.Proxy, o.State})
+	t.Cleanup(release)
+	_, reply, err := s.Send("tools/call", map[string]any{"name": tool, "arguments": args})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.event != "" {
+		reply = nil // who reads it is dead
+	}
+	select {
+	case <-reached:
+	case m := <-reply:
+		t.Fatalf("it answered before the point was reached: %s", m.Line)
+	case <-time.After(time.Minute):
+		t.Fatal("the point was never reached")
+	}
+	s.Kill()
+	release()
+
+	want := make([]int, len(b.parts))
+	for i := range want {
+		if i < p.wantEffects {
+			want[i] = 1
+		}
+	}
+	if diff := cmp.Diff(want, b.effects(t)); diff != "" {
+		t.Errorf("effects of the killed process (-want +got):\n%s", diff)
+	}
+	if p.again {
+		doomed := harness.Spawn(t, cp, bin, o)
+		lab.Eventually(t, "the next process to look", func() (bool, error) { return len(doomed.Proxy.Requests(b.reads)) > 0, nil })
+		doomed.Kill()
+	}
+	next := harness.Spawn(t, cp, bin, o)
+	if p.planning {
+		args = next.Plan(b.action, b.args)
+	}
+	first := settled(t, next, b.action, args)
+	if p.wantFree {
+		for i := range want {
+			want[i] = 1
+		}
+	} else if w := next.Proxy.Writes(); len(w) != 0 {
+		t.Errorf("the next process wrote %+v", w)
+	}
+	if first.Replayed == p.wantFree {
+		t.Errorf("replayed is %t: %s", first.Replayed, first.Result)
+	}
+	got := b.effects(t)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("effects in all (-want +got):\n%s", diff)
+	}
+	b.right(t, first, got)
+	if again := settled(t, next, b.action, args); !again.Replayed || !bytes.Equal(first.Result, again.Result) {
+		t.Errorf("replayed %t, result\n%s\nwant\n%s", again.Replayed, again.Result, first.Result)
+	}
+	if b.action == "drain" && slices.Contains(got, 0) {
+		// What was cut off in the middle can be planned again, for the rest of it.
+		rest := next.Plan("drain", b.args)
+		b.right(t, settled(t, next, "drain", rest), []int{1})
+		if diff := cmp.Diff([]int{1, 1, 1}, b.effects(t)); diff != "" {
+			t.Errorf("effects of both drains (-want +got):\n%s", diff)
+		}
+	}
+	if err := next.Close(); err != nil {
+		t.Error(err)
+	}
+	verified, counted, err := audited(o.State)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(counted.Faults)+len(verified.Unsettled) > 0 {
+		t.Errorf("audit report: %q; without a result: %q", counted.Faults, verified.Unsettled)
+	}
+}
+
+// settled asks until there is a result.
+func settled(t *testing.T, s *harness.Server, tool string, args harness.Args) (a answer) {
+	t.Helper()
+	lab.Eventually(t, "a result of "+tool, func() (bool, error) {
+		got := s.Must(tool, args)
+		a = harness.Into[answer](t, got)
+		if a.Code != "" {
+			t.Fatalf("refused: %s", got.Text)
+		}
+		return a.Result != nil, nil
+	})
+	return a
+}
+
+// right holds a result against the truth: of each Step, and of the whole.
+func (b bench) right(t *testing.T, a answer, effects []int) {
+	t.Helper()
+	res, err := a.resultIn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := plan.Executed
+	if slices.Contains(effects, 0) {
+		want = plan.Failed
+	}
+	if a.Outcome != want || res.Outcome != want {
+		t.Errorf("outcome %s, result %s, want %s: %s", a.Outcome, res.Outcome, want, a.Result)
+	}
+	if len(effects) != len(b.parts) {
+		return
+	}
+	for _, st := range res.Steps {
+		for i, p := range b.parts {
+			if !strings.HasSuffix(st.Step, p[1]) {
+				continue // a note among them
+			}
+			if applied := st.Outcome == "applied"; applied != (effects[i] == 1) {
+				t.Errorf("%s: %s, and the watch saw %d effects", st.Step, st.Outcome, effects[i])
+			}
+		}
+	}
+}

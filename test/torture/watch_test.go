@@ -1,0 +1,173 @@
+package torture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kubewrite/kube-write-mcp/test/lab"
+)
+
+// watcher has seen every version of every Deployment, Pod and Node since it began. It asks
+// the API server itself, and knows nothing of the program.
+type watcher struct {
+	client kubernetes.Interface
+
+	mu   sync.Mutex
+	seen map[string][]version // by target, as "deployment namespace/name"
+	lost error                // the watch ended: there is no truth any more
+}
+
+// version is one version of an object: what an action could change of it.
+type version struct {
+	rv            string
+	replicas      int32
+	restarted     string
+	unschedulable bool
+	gone          bool // or being deleted
+}
+
+// value is what an action is about.
+func (v version) value(action string) string {
+	switch action {
+	case "scale":
+		return fmt.Sprint(v.replicas)
+	case "rollout_restart":
+		return v.restarted
+	case "delete_pod":
+		return fmt.Sprint(v.gone)
+	}
+	return fmt.Sprint(v.unschedulable, v.gone) // a drain is about a node and its pods
+}
+
+const restartedAt = "kubectl.kubernetes.io/restartedAt"
+
+// newWatcher watches until the test ends.
+func newWatcher(t *testing.T) *watcher {
+	t.Helper()
+	w := &watcher{client: cp.Client, seen: map[string][]version{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	c := w.client
+	for _, open := range []func(metav1.ListOptions) (apiwatch.Interface, error){
+		func(o metav1.ListOptions) (apiwatch.Interface, error) {
+			return c.AppsV1().Deployments("").Watch(ctx, o)
+		},
+		func(o metav1.ListOptions) (apiwatch.Interface, error) { return c.CoreV1().Pods("").Watch(ctx, o) },
+		func(o metav1.ListOptions) (apiwatch.Interface, error) { return c.CoreV1().Nodes().Watch(ctx, o) },
+	} {
+		events, err := open(metav1.ListOptions{TimeoutSeconds: new(int64(24 * 60 * 60))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			for e := range events.ResultChan() {
+				w.add(e)
+			}
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.lost = errors.New("the watch ended")
+		}()
+	}
+	return w
+}
+
+func (w *watcher) add(e apiwatch.Event) {
+	key, v, ok := see(e.Object)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !ok {
+		w.lost = fmt.Errorf("the watch gave %s %T", e.Type, e.Object)
+		return
+	}
+	v.gone = v.gone || e.Type == apiwatch.Deleted
+	w.seen[key] = append(w.seen[key], v)
+}
+
+func see(o runtime.Object) (key string, v version, ok bool) {
+	m, ok := o.(metav1.Object)
+	if !ok {
+		return "", v, false
+	}
+	v.rv, v.gone = m.GetResourceVersion(), m.GetDeletionTimestamp() != nil
+	switch o := o.(type) {
+	case *appsv1.Deployment:
+		key, v.replicas, v.restarted = "deployment "+o.Namespace+"/"+o.Name, *o.Spec.Replicas, o.Spec.Template.Annotations[restartedAt]
+	case *corev1.Pod:
+		key = "pod " + o.Namespace + "/" + o.Name
+	case *corev1.Node:
+		key, v.unschedulable = "node "+o.Name, o.Spec.Unschedulable
+	}
+	return key, v, key != ""
+}
+
+// versions are all versions that a target has had, the present one among them.
+func (w *watcher) versions(t testing.TB, ns, kind, name string) (out []version) {
+	t.Helper()
+	key := kind + " " + ns + "/" + name
+	if kind == "node" {
+		key = "node " + name
+	}
+	lab.Eventually(t, "the watch of "+key+" to catch up", func() (bool, error) {
+		live, err := w.live(ns, kind, name)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return false, err
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.lost != nil {
+			t.Fatal(w.lost)
+		}
+		all := w.seen[key]
+		if len(all) == 0 {
+			return false, nil
+		}
+		last := all[len(all)-1]
+		out = append([]version(nil), all...)
+		if err != nil {
+			return last.gone, nil
+		}
+		older, err := resourceversion.CompareResourceVersion(last.rv, live)
+		return older >= 0, err
+	})
+	return out
+}
+
+// live is the version of a target as it is now, of a read that no cache answers.
+func (w *watcher) live(ns, kind, name string) (rv string, err error) {
+	var o metav1.Object
+	ctx := context.Background()
+	switch kind {
+	case "deployment":
+		o, err = w.client.AppsV1().Deployments(ns).Get(ctx, name, metav1.GetOptions{})
+	case "pod":
+		o, err = w.client.CoreV1().Pods(ns).Get(ctx, name, metav1.GetOptions{})
+	default:
+		o, err = w.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	}
+	if err != nil {
+		return "", err
+	}
+	return o.GetResourceVersion(), nil
+}
+
+// changes counts how often the value that an action is about has changed.
+func changes(action string, all []version) (n int) {
+	for i := 1; i < len(all); i++ {
+		if all[i].value(action) != all[i-1].value(action) {
+			n++
+		}
+	}
+	return n
+}

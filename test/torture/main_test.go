@@ -5,6 +5,7 @@ package torture
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -121,3 +122,6 @@ func splitLines(raw []byte) [][]byte {
 	}
 	return bytes.Split(bytes.TrimSuffix(raw, []byte("\n")), []byte("\n"))
 }
+
+// ctx is for what goes on while a test ends.
+var ctx = context.Background()

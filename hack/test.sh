@@ -39,4 +39,4 @@ KUBEBUILDER_ASSETS=$(hack/controlplane/build.sh)
 export KUBEBUILDER_ASSETS
 case " $*" in *" ./"* | *" github.com/"*) ;; *) set -- "$@" ./... ;; esac # no package named: all
 say "go test -race $*"
-CGO_ENABLED=1 go test -race -p 2 -timeout 15m "$@"
+CGO_ENABLED=1 go test -race -parallel 16 -p 2 -timeout 15m "$@"

@@ -152,7 +152,10 @@ func (g *passed) steps() []plan.Step {
 
 // describe fills a plan with what the pass came to.
 func (g *passed) describe(p *plan.Plan) {
-	p.Steps, p.Kubectl, p.Undo, p.Cluster = g.steps(), g.Kubectl, g.Undo, g.cluster
+	for _, s := range g.steps() {
+		p.Steps = append(p.Steps, s.Recorded())
+	}
+	p.Kubectl, p.Undo, p.Cluster = g.Kubectl, g.Undo, g.cluster
 	p.Before, p.Version = plan.StateOf(g.Target.Resource, g.Object), plan.VersionOf(g.Object)
 	p.Blast, p.Class = g.effect.Blast, g.effect.Class
 	p.Warnings, p.Untrusted = g.warnings, g.untrusted

@@ -10,6 +10,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/kubewrite/kube-write-mcp/pkg/action"
 	"github.com/kubewrite/kube-write-mcp/pkg/journal"
 	"github.com/kubewrite/kube-write-mcp/pkg/kube"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
@@ -63,14 +64,15 @@ func (x *execution) execute(ctx context.Context, got *passed, d drifted) (*Execu
 		return nil, err
 	}
 	x.claim, x.began, x.results = id, x.now(), map[int]*plan.StepResult{}
-	read := map[string]plan.Object{}
+	again := map[string]action.Proposal{} // equal to what is on record, and whole
 	for _, pr := range got.Proposals {
-		read[pr.Step.Key()] = pr.Object
+		again[pr.Step.Key()] = pr
 	}
 	var queue []*work
 	for _, i := range d.send {
-		w := &work{n: i + 1, step: x.p.Steps[i], pause: budgetPause}
-		w.saw(read[w.step.Key()])
+		pr := again[x.p.Steps[i].Key()]
+		w := &work{n: i + 1, step: pr.Step, pause: budgetPause}
+		w.saw(pr.Object)
 		queue = append(queue, w)
 	}
 	outcome, notes := plan.Executed, d.notes

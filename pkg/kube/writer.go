@@ -80,6 +80,9 @@ func (w *Writer) call(ctx context.Context, k typed, manager string, s plan.Step,
 			Spec: autoscalingv1.ScaleSpec{Replicas: *s.Replicas},
 		}, metav1.UpdateOptions{DryRun: dry, FieldManager: manager, FieldValidation: metav1.FieldValidationStrict}))
 	case plan.Create:
+		if s.ObjectHash != "" {
+			return nil, fmt.Errorf("%s is a record: it does not have what would be sent", s.Key())
+		}
 		return k.create(ctx, w.client, t, s.Object, metav1.CreateOptions{
 			DryRun: dry, FieldManager: manager, FieldValidation: metav1.FieldValidationStrict,
 		})

@@ -109,10 +109,10 @@ func Show(value any) string {
 	}
 }
 
-func shortHash(b []byte) string {
-	sum := sha256.Sum256(b)
-	return "sha256:" + hex.EncodeToString(sum[:6])
-}
+func shortHash(b []byte) string { return short(hashOf(b)) }
+
+// short is a hash as a person may compare it.
+func short(hash string) string { return "sha256:" + hash[:12] }
 
 // Labels are the object's labels.
 func (o Object) Labels() map[string]string {

@@ -3,6 +3,7 @@ package plan
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -59,7 +60,7 @@ const (
 
 // Step is one write as a canonical value: two Steps are equal when their encodings are.
 // What fills its Slots for one request is no part of it. Steps are proposed, dry-run,
-// recorded, shown, compared and sent.
+// recorded, shown, compared and sent; what is sent is never a recorded one.
 type Step struct {
 	Verb     Verb     `json:"verb"`
 	Target   Target   `json:"target"`
@@ -69,8 +70,10 @@ type Step struct {
 	Grace    *int64   `json:"grace,omitempty"`    // seconds, of an eviction or delete
 
 	// Object is what a create makes, whole: its name holds the plan's id. The Target is the
-	// object that it was made from.
-	Object json.RawMessage `json:"object,omitempty"`
+	// object that it was made from. Of a recorded Step it is what names the object, and
+	// ObjectHash stands for the rest.
+	Object     json.RawMessage `json:"object,omitempty"`
+	ObjectHash string          `json:"object_hash,omitempty"`
 
 	OnBudget OnBudget `json:"on_budget,omitempty"`
 	Deadline int64    `json:"deadline,omitempty"` // seconds from the start of the execution, for a Step that waits
@@ -93,6 +96,7 @@ type Op struct {
 	Path  string          `json:"path"`
 	Value json.RawMessage `json:"value,omitempty"`
 	From  string          `json:"from,omitempty"`
+	Hash  string          `json:"hash,omitempty"` // of a recorded Step: SHA-256 of the Value, hex
 }
 
 // FromReason fills an Op with the caller's reason.
@@ -122,9 +126,47 @@ func (s Step) Subresource() string {
 	return ""
 }
 
-// Canonical is the one encoding of a Step: fixed field order, compact, no slot in it.
+// Recorded is the Step as it stands on record and in its canonical form: objects and lists
+// by their hash, for they hold what the cluster's users wrote, secrets among it. It is
+// never sent.
+func (s Step) Recorded() Step {
+	s.Patch = slices.Clone(s.Patch)
+	for i, op := range s.Patch {
+		if len(op.Value) > 0 && (op.Value[0] == '{' || op.Value[0] == '[') {
+			s.Patch[i].Value, s.Patch[i].Hash = nil, hashOf(op.Value)
+		}
+	}
+	if s.Object != nil && s.ObjectHash == "" {
+		s.Object, s.ObjectHash = JSON(named(s.Object)), hashOf(s.Object)
+	}
+	return s
+}
+
+func hashOf(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+// objectName is what names an object.
+type objectName struct {
+	runtime.TypeMeta
+	Metadata struct {
+		Namespace string `json:"namespace,omitempty"`
+		Name      string `json:"name"`
+	} `json:"metadata"`
+}
+
+func named(object json.RawMessage) (o objectName) {
+	if json.Unmarshal(object, &o) != nil {
+		return objectName{}
+	}
+	return o
+}
+
+// Canonical is the one encoding of a Step: fixed field order, compact, no slot in it, as
+// Recorded.
 func (s Step) Canonical() []byte {
-	b, err := json.Marshal(s)
+	b, err := json.Marshal(s.Recorded())
 	if err != nil {
 		panic(err) // only an Op.Value that is not JSON could, and the Session made it
 	}
@@ -160,6 +202,8 @@ func (s Step) JSONPatch(sl Slots) ([]byte, error) {
 	}
 	for _, op := range s.Patch {
 		switch {
+		case op.Hash != "":
+			return nil, fmt.Errorf("%s is a record: it does not have what would be sent", s.Key())
 		case op.Op == "ensure" && !absent[op.Path]:
 			continue
 		case op.Op == "ensure":
@@ -181,16 +225,7 @@ func (s Step) Subject() Target {
 	if s.Verb != Create {
 		return s.Target
 	}
-	var o struct {
-		runtime.TypeMeta
-		Metadata struct {
-			Namespace string `json:"namespace"`
-			Name      string `json:"name"`
-		} `json:"metadata"`
-	}
-	if json.Unmarshal(s.Object, &o) != nil {
-		return Target{}
-	}
+	o := named(s.Object)
 	for _, k := range Kinds {
 		if k.GVK == o.GroupVersionKind() {
 			return Target{Resource: k.Resource, Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}
@@ -201,6 +236,7 @@ func (s Step) Subject() Target {
 
 // Request is the request line of a Step, for a person: PUT deployments/web/scale {...}.
 func (s Step) Request() string {
+	s = s.Recorded()
 	t := s.Subject()
 	k, _ := KindOf(t.Resource)
 	api := "/api/v1"
@@ -213,7 +249,7 @@ func (s Step) Request() string {
 	path := api + "/" + t.Resource + "/" + t.Name
 	switch s.Verb {
 	case Create:
-		return fmt.Sprintf("POST %s/%s %s %s", api, t.Resource, t.Name, short(s.Object))
+		return fmt.Sprintf("POST %s/%s %s %s", api, t.Resource, t.Name, short(s.ObjectHash))
 	case Scale:
 		return fmt.Sprintf("PUT %s/%s spec.replicas=%d", path, s.Subresource(), *s.Replicas)
 	case Evict:
@@ -226,22 +262,16 @@ func (s Step) Request() string {
 		if op.Op == "ensure" {
 			continue
 		}
-		v := short(op.Value)
-		if op.From != "" {
+		v := string(op.Value)
+		switch {
+		case op.Hash != "":
+			v = short(op.Hash)
+		case op.From != "":
 			v = "<" + op.From + ">"
 		}
 		ops = append(ops, strings.TrimSpace(op.Op+" "+op.Path+" "+v))
 	}
 	return "PATCH " + path + " [" + strings.Join(ops, ", ") + "]"
-}
-
-// short is the value of an operation for a request line: objects and lists by their hash,
-// for they hold what the cluster's users wrote, secrets among it.
-func short(value json.RawMessage) string {
-	if len(value) > 0 && (value[0] == '{' || value[0] == '[') {
-		return shortHash(value)
-	}
-	return string(value)
 }
 
 // Rolls reports whether a controller brings pods to what the Step writes: to another

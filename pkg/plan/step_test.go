@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,6 +40,40 @@ const job = `{"apiVersion":"batch/v1","kind":"Job","metadata":{"namespace":"a","
 // trigger is a Step that makes an object.
 func trigger() Step {
 	return Step{Verb: Create, Target: Target{Resource: "cronjobs", Namespace: "a", Name: "mail", UID: "c"}, Object: json.RawMessage(job)}
+}
+
+// TestRecorded: what stands on record is as good for everything but sending, and holds
+// nothing of what the cluster's users wrote.
+func TestRecorded(t *testing.T) {
+	const secret = "hunter2"
+	template := JSON(map[string]any{"spec": map[string]any{"env": secret}})
+	made := trigger()
+	made.Object = json.RawMessage(`{"apiVersion":"batch/v1","kind":"Job","metadata":{"namespace":"a","name":"mail-mf3q7x2ad5","annotations":{"x":"` + secret + `"}},"spec":{"env":"` + secret + `"}}`)
+	undo := Step{Verb: Patch, Target: Target{Resource: "deployments", Namespace: "a", Name: "web", UID: "c"}, Patch: []Op{{Op: "replace", Path: "/spec/template", Value: template}}}
+	for name, s := range map[string]Step{"create": made, "patch": undo} {
+		r := s.Recorded()
+		onRecord, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var read Step
+		if err := json.Unmarshal(onRecord, &read); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(onRecord)+r.Request(), secret) {
+			t.Errorf("%s: the record has the secret: %s", name, onRecord)
+		}
+		if !s.Equal(read) || !read.Equal(s) || read.Key() != s.Key() || read.Request() != s.Request() || read.Subject() != s.Subject() || read.Rolls() != s.Rolls() {
+			t.Errorf("%s: the record is another step: %s", name, onRecord)
+		}
+	}
+	if _, err := undo.Recorded().JSONPatch(Slots{}); err == nil {
+		t.Error("a recorded patch can be sent")
+	}
+	undo.Patch[0].Value = JSON(map[string]any{"spec": map[string]any{"env": "other"}})
+	if undo.Equal(Step{Verb: undo.Verb, Target: undo.Target, Patch: []Op{{Op: "replace", Path: "/spec/template", Value: template}}}.Recorded()) {
+		t.Error("another template is equal")
+	}
 }
 
 func TestSubject(t *testing.T) {
@@ -190,7 +225,7 @@ func TestCanonical(t *testing.T) {
 			`{"op":"ensure","path":"/metadata/annotations"},{"op":"add","path":"/metadata/annotations/kubernetes.io~1change-cause","from":"reason"},` +
 			`{"op":"remove","path":"/spec/paused"}]}`},
 		"create": {
-			trigger(), `{"verb":"create","target":{"resource":"cronjobs","namespace":"a","name":"mail","uid":"c"},"object":` + job + `}`,
+			trigger(), `{"verb":"create","target":{"resource":"cronjobs","namespace":"a","name":"mail","uid":"c"},"object":` + job + `,"object_hash":"` + hashOf([]byte(job)) + `"}`,
 		},
 		"eviction": {
 			Step{Verb: Evict, Target: Target{Resource: "pods", Namespace: "a", Name: "b", UID: "c"}, OnBudget: Wait, Deadline: 300, Optional: true, Grace: ptr.To[int64](5)},

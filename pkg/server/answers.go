@@ -444,14 +444,17 @@ func state(s plan.State) string {
 	return strings.Join(out, ", ")
 }
 
+// risk says what is at risk, and where the pods were counted.
 func risk(b plan.Blast) string {
-	r := b.AtRisk
-	if r.Missing == 0 {
-		return "nothing"
+	r, line := b.AtRisk, "nothing"
+	if r.Missing > 0 {
+		line = fmt.Sprintf("%d of %d ready %s may be missing at the worst moment (%d %%)", r.Missing, r.Ready, plan.Plural(r.Ready, "pod"), r.Percent)
+		if kind, name, ok := strings.Cut(r.Owner, "/"); ok {
+			line += ", of " + strings.ToLower(kind) + " " + name
+		}
 	}
-	line := fmt.Sprintf("%d of %d ready %s may be missing at the worst moment (%d %%)", r.Missing, r.Ready, plan.Plural(r.Ready, "pod"), r.Percent)
-	if kind, name, ok := strings.Cut(r.Owner, "/"); ok {
-		line += ", of " + strings.ToLower(kind) + " " + name
+	if b.Source != "" {
+		line += " (" + b.Source + ")"
 	}
 	return line
 }

@@ -114,7 +114,7 @@ func TestPlanned(t *testing.T) {
 		"  change: spec.replicas: 4 → 3",
 		"  radius: removes 1 of 4 pods",
 		"  LOST: emptyDir data of pod default/web-1: tmp",
-		"  at risk: 1 of 4 ready pods may be missing at the worst moment (25 %), of deployment default/web",
+		"  at risk: 1 of 4 ready pods may be missing at the worst moment (25 %), of deployment default/web (live list)",
 		"  warning: controlled by Rollout/web, which may undo the change",
 		"  downstream: the shop retries for 30 s",
 		"  stays: a/b: a static pod",

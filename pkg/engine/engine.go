@@ -30,6 +30,7 @@ import (
 // Config is fixed when the server starts.
 type Config struct {
 	Policy        gate.Policy
+	Actions       []*action.Action  // that an undo may be one of
 	Label         string            // the cluster's name in every phrase and answer
 	Principal     journal.Principal // who calls, over stdio
 	Inst          string            // 4 characters, new for every process

@@ -41,20 +41,35 @@ func (e *Engine) Execute(ctx context.Context, c Call) (*Execution, error) {
 	began := e.now()
 	c = e.begin(c)
 	d, err := c.Action.Decode(e.ExecuteSchema(c.Action), c.Raw)
-	var p *plan.Plan
-	if err == nil {
-		p, err = e.confirmed(d.Confirm) // 1
+	p, err := e.unlessGuessed(d.Confirm, err) // 1
+	if err != nil {
+		return nil, e.refuse(c, nil, err)
 	}
-	if err != nil { // guesses count as plans, and over their rate nothing is said about them
+	if p.Action != c.Action.Name || p.Undoes != "" || !bytes.Equal(d.Canonical, p.Args) { // 2
+		tool, planned := p.Call()
+		return nil, e.refuse(c, p, refusal.New(refusal.WrongArguments, "call "+tool+" with exactly the planned arguments, or plan again",
+			"the phrase belongs to %s %s, called was %s %s", tool, planned, c.Action.Name, d.Canonical))
+	}
+	return e.carryOut(ctx, c, p, d, began)
+}
+
+// unlessGuessed gives the plan that a phrase confirms, where err does not stand in the
+// way. Guesses count as plans, and over their rate nothing is said about them.
+func (e *Engine) unlessGuessed(confirm string, err error) (p *plan.Plan, _ error) {
+	if err == nil {
+		p, err = e.confirmed(confirm)
+	}
+	if err != nil {
 		if over := e.j.View(e.withinPlanRate); over != nil {
 			err = over
 		}
-		return nil, e.refuse(c, nil, err)
 	}
-	if p.Action != c.Action.Name || !bytes.Equal(d.Canonical, p.Args) { // 2
-		return nil, e.refuse(c, p, refusal.New(refusal.WrongArguments, "call "+p.Action+" with exactly the planned arguments, or plan again",
-			"the phrase belongs to %s %s, called was %s %s", p.Action, p.Args, c.Action.Name, d.Canonical))
-	}
+	return p, err
+}
+
+// carryOut executes a plan whose phrase and arguments were right, or gives what came of
+// it before.
+func (e *Engine) carryOut(ctx context.Context, c Call, p *plan.Plan, d action.Decoded, began time.Time) (*Execution, error) {
 	for {
 		f, mine := e.flights.enter(p.ID)
 		if mine {
@@ -225,10 +240,10 @@ func (x *execution) again(ctx context.Context, limits gate.Limits) (*passed, dri
 	if d.stale != nil {
 		return nil, d, refusal.New(refusal.Stale, "plan again", "%s", strings.Join(d.stale, "; "))
 	}
-	if r := limits.Cap(got.steps()); r != nil {
+	if r := limits.Cap(got.steps()); r != nil && x.p.Undoes == "" {
 		return nil, d, r
 	}
-	if err := x.planGates(got); err != nil {
+	if err := x.planGates(got, x.p); err != nil {
 		r := err.(*refusal.Refusal)
 		return nil, d, refusal.New(refusal.Stale, "plan again", "the blast radius has grown since the plan: %s", r.Error())
 	}

@@ -32,10 +32,24 @@ type Planned struct {
 // Plan changes nothing and tells everything. The error is always a *refusal.Refusal,
 // and it is on record unless its code is audit_unavailable.
 func (e *Engine) Plan(ctx context.Context, c Call) (*Planned, error) {
+	return e.planning(c, func(c Call) (*Planned, *plan.Plan, error) {
+		d, err := c.Action.Decode(e.PlanSchema(c.Action), c.Raw)
+		if err != nil {
+			return nil, nil, err
+		}
+		return e.plan(ctx, c, d, nil)
+	})
+}
+
+// planning is what every plan tool does around its planning: one call, one outcome.
+func (e *Engine) planning(c Call, do func(Call) (*Planned, *plan.Plan, error)) (*Planned, error) {
 	c = e.begin(c)
 	var p *plan.Plan
 	planned, err := guarded(e.cfg.Log, func() (answer *Planned, err error) {
-		answer, p, err = e.plan(ctx, c)
+		if err := e.j.View(e.withinPlanRate); err != nil {
+			return nil, unavailable(err)
+		}
+		answer, p, err = do(c)
 		return answer, err
 	})
 	if err != nil {
@@ -44,14 +58,8 @@ func (e *Engine) Plan(ctx context.Context, c Call) (*Planned, error) {
 	return planned, nil
 }
 
-func (e *Engine) plan(ctx context.Context, c Call) (*Planned, *plan.Plan, error) {
-	if err := e.j.View(e.withinPlanRate); err != nil {
-		return nil, nil, unavailable(err)
-	}
-	d, err := c.Action.Decode(e.PlanSchema(c.Action), c.Raw)
-	if err != nil {
-		return nil, nil, err
-	}
+// plan makes a plan of an action, or with undoes one that takes an executed plan back.
+func (e *Engine) plan(ctx context.Context, c Call, d action.Decoded, undoes *plan.Plan) (*Planned, *plan.Plan, error) {
 	limits, err := e.gates(ctx, c.Action, d.Args)
 	if err != nil {
 		return nil, nil, e.explain(ctx, d.Args, err)
@@ -65,16 +73,24 @@ func (e *Engine) plan(ctx context.Context, c Call) (*Planned, *plan.Plan, error)
 		Label: e.cfg.Label, KeyID: e.keys.Current(), Created: e.now().UTC().Truncate(time.Second),
 	}
 	p.Expires = p.Created.Add(limits.TTL)
+	if undoes != nil {
+		p.Undoes = undoes.ID
+	}
 	got, err := e.pass(ctx, c, d.Args, p, false)
 	if err != nil {
 		return nil, p, e.explain(ctx, d.Args, err)
+	}
+	if undoes != nil {
+		if err := got.takesBack(undoes); err != nil {
+			return nil, p, err
+		}
 	}
 	got.describe(p)
 	p.Downstream = e.cfg.Policy.Notes(p.Steps, got.effect.Risks)
 	answer := &Planned{Plan: p, Stays: got.Stays}
 	if p.Empty() {
 		p.Steps, p.Sentence, p.Undo, p.Kubectl = nil, "", plan.Undo{}, nil
-	} else if err := e.planGates(got); err != nil {
+	} else if err := e.planGates(got, p); err != nil {
 		return nil, p, err
 	} else if answer.Phrase, err = e.sign(p); err != nil {
 		return nil, p, err
@@ -102,10 +118,17 @@ func (e *Engine) sign(p *plan.Plan) (string, error) {
 }
 
 // planGates decides about what a pass came to. Every owner is held to the limits of its
-// own namespace: a drain reaches into many.
-func (e *Engine) planGates(got *passed) error {
-	limits := e.cfg.Policy.For(got.Target.Namespace)
-	no, reasons := limits.Cap(got.steps()), got.effect.NeedsPerson
+// own namespace: a drain reaches into many. What goes back to a recorded state is exempt
+// from blast limit and cap.
+func (e *Engine) planGates(got *passed, p *plan.Plan) error {
+	reasons := got.effect.NeedsPerson
+	if p.Undoes != "" {
+		if r := e.needsPerson(got.steps(), reasons); r != nil {
+			return r
+		}
+		return nil
+	}
+	no := e.cfg.Policy.For(got.Target.Namespace).Cap(got.steps())
 	for _, r := range got.effect.Risks {
 		b := got.effect.Blast
 		b.AtRisk = r
@@ -163,6 +186,9 @@ func (g *passed) describe(p *plan.Plan) {
 		p.Label = g.cluster[:min(8, len(g.cluster))]
 	}
 	p.Sentence = g.Sentence + " on " + p.Label
+	if p.Undoes != "" {
+		p.Sentence = "undo " + p.Undoes + ": " + p.Sentence
+	}
 }
 
 // pass runs the planner once. Beside it the namespace is read (a terminating one accepts

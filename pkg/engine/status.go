@@ -9,16 +9,7 @@ import (
 	"github.com/kubewrite/kube-write-mcp/pkg/action"
 	"github.com/kubewrite/kube-write-mcp/pkg/journal"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
-	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
 )
-
-// statusArgs are the arguments of write_status.
-type statusArgs struct {
-	Plan string `json:"plan" jsonschema:"the plan's id, the first 10 characters of the code in its phrase"`
-}
-
-// StatusSchema is the input schema of the read tool write_status.
-func StatusSchema() (*jsonschema.Schema, error) { return action.SchemaOf[statusArgs]() }
 
 // Status says from the journal what became of a plan: not executed, under way, or its
 // first result with the last verdict beside it. It makes no API call. The error is always
@@ -36,16 +27,13 @@ func (e *Engine) Status(c Call, schema *jsonschema.Schema) (*Execution, error) {
 }
 
 func (e *Engine) status(c Call, schema *jsonschema.Schema) (*Execution, error) {
-	args, _, err := action.Decode[statusArgs](schema, c.Raw)
+	args, _, err := action.Decode[planArgs](schema, c.Raw)
 	if err != nil {
 		return nil, err
 	}
-	p, err := e.j.Record(args.Plan)
-	switch {
-	case err != nil:
-		return nil, refusal.New(refusal.RecordMissing, "look at the audit log", "the record of plan %s cannot be read: %v", args.Plan, err)
-	case p == nil || p.Principal != e.cfg.Principal.String():
-		return nil, refusal.New(refusal.NotFound, "the id stands in the plan's answer and in its phrase; plans are remembered for 24 h", "there is no plan %s of yours", args.Plan)
+	p, err := e.own(args.Plan)
+	if err != nil {
+		return nil, err
 	}
 	st, err := e.state(p.ID)
 	if err != nil {

@@ -70,7 +70,7 @@ func SplitPhrase(phrase string) (sentence, id string, ok bool) {
 func (p *Plan) Sign(key []byte) string {
 	h := hmac.New(sha256.New, key)
 	for _, f := range []string{
-		"kube-write-mcp/confirm/v1", p.KeyID, p.ID, p.Action, string(p.Args), p.Principal, p.Cluster,
+		"kube-write-mcp/confirm/v1", p.KeyID, p.ID, p.Action, p.Undoes, string(p.Args), p.Principal, p.Cluster,
 		strconv.FormatInt(p.Created.UnixNano(), 10), strconv.FormatInt(p.Expires.UnixNano(), 10),
 		hex.EncodeToString(Digest(p.Steps)), p.Sentence,
 	} {

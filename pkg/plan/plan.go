@@ -46,6 +46,7 @@ type Plan struct {
 	Label      string          `json:"label"`   // the cluster's name in the sentence
 	KeyID      string          `json:"kid"`
 	Sentence   string          `json:"sentence,omitempty"`
+	Undoes     string          `json:"undoes,omitempty"` // the executed plan that this one takes back
 	Class      Class           `json:"class,omitempty"`
 	Steps      []Step          `json:"steps"`
 	Kubectl    []string        `json:"kubectl,omitempty"` // the same change by hand
@@ -69,6 +70,17 @@ func (p *Plan) Empty() bool {
 	}
 	return true
 }
+
+// Call is the tool that executes the plan, and its arguments without phrase and reason.
+func (p *Plan) Call() (tool string, args json.RawMessage) {
+	if p.Undoes != "" {
+		return UndoTool, JSON(map[string]string{"plan": p.Undoes})
+	}
+	return p.Action, p.Args
+}
+
+// UndoTool is the write tool that executes what takes another plan back.
+const UndoTool = "undo"
 
 // Outcome is the first word of an execution's answer.
 type Outcome string

@@ -155,7 +155,8 @@ func plannedWith(got *engine.Planned, writes bool, most int) planAnswer {
 	a.Expires = p.Expires.UTC().Format(time.RFC3339)
 	a.seconds = int(p.Expires.Sub(p.Created).Seconds())
 	if writes {
-		a.Next = &next{p.Action, nextArguments(p.Args, got.Phrase)}
+		tool, args := p.Call()
+		a.Next = &next{tool, nextArguments(args, got.Phrase)}
 	} else {
 		a.Notes = append(a.Notes, "this server cannot execute: it was started without --allow-write; one with it, on the same state folder, can")
 	}
@@ -217,6 +218,7 @@ type executionAnswer struct {
 	Result   json.RawMessage    `json:"result,omitempty" jsonschema:"the first result, the same in every replay"`
 	Current  *plan.Verification `json:"current,omitempty" jsonschema:"the last verdict of verification"`
 	Steps    []string           `json:"steps"`
+	Undo     *next              `json:"undo,omitempty" jsonschema:"plans the inverse, exempt from the blast limit"`
 
 	parsed    plan.Result
 	skipped   []string
@@ -240,6 +242,9 @@ func executedWith(x *engine.Execution, most int) executionAnswer {
 	numbers.UseNumber() // a generation is no 1.234567e+06
 	if x.Result != nil && numbers.Decode(&a.parsed) == nil {
 		a.Detail, steps = a.parsed.Detail, a.parsed.Steps
+		if a.Outcome == plan.Executed && a.parsed.Undo.Tool != "" {
+			a.Undo = &next{"plan_" + plan.UndoTool, plan.JSON(map[string]string{"plan": a.Plan})}
+		}
 	}
 	if len(x.Result) > maxResult {
 		a.Result = nil // a long drain: the steps are counted below, the whole is in the audit line
@@ -320,7 +325,11 @@ func (a executionAnswer) text() string {
 	}
 	if a.parsed.Plan != "" {
 		if slices.ContainsFunc(a.parsed.Steps, func(s plan.StepResult) bool { return s.Outcome == "applied" }) {
-			t.line("  undo: %s", undo(a.parsed.Undo))
+			back := undo(a.parsed.Undo)
+			if a.Undo != nil {
+				back = fmt.Sprintf("%s %s, or %s", a.Undo.Tool, a.Undo.Arguments, back)
+			}
+			t.line("  undo: %s", back)
 		}
 		t.line("  plan %s, at %s, Audit-ID %s", a.Plan, a.parsed.Time.Format(time.RFC3339), auditID(a.parsed.Steps))
 	}

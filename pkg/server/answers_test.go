@@ -271,7 +271,7 @@ func execution(t *testing.T, edit func(*plan.Result)) *engine.Execution {
 
 func TestExecuted(t *testing.T) {
 	const (
-		undo = `  undo: plan_scale {"namespace":"default","deployment":"web","replicas":4}; kubectl scale back; a note`
+		undo = `  undo: plan_undo {"plan":"mf3q7x2ad5"}, or plan_scale {"namespace":"default","deployment":"web","replicas":4}; kubectl scale back; a note`
 		id   = "  plan mf3q7x2ad5, at 2026-11-30T12:00:00Z, Audit-ID kube-write-mcp-mf3q7x2ad5-s1-x1"
 	)
 	done := lines("EXECUTED scale deployment default/web from 4 to 3 on kind-lab", "  before: replicas 4", "  right after the write: replicas 3, generation 1234567")

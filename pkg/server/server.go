@@ -76,8 +76,13 @@ func (t tools) of(actions []*action.Action) ([]mcpserver.ServerTool, error) {
 		return nil, err
 	}
 	if t.options.ReadOnly {
-		actions = nil
+		return out, nil
 	}
+	undo, err := t.undo()
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, undo...)
 	for _, a := range actions {
 		planTool, err := tool("plan_"+a.Name, "Plan: "+a.Title, planDoc(a), t.engine.PlanSchema(a), planOutput, hints{readOnly: true})
 		if err != nil {
@@ -99,7 +104,7 @@ func (t tools) of(actions []*action.Action) ([]mcpserver.ServerTool, error) {
 
 // reads are the tools that need no toggle.
 func (t tools) reads() ([]mcpserver.ServerTool, error) {
-	in, err := engine.StatusSchema()
+	in, err := engine.PlanIDSchema()
 	if err != nil {
 		return nil, err
 	}
@@ -114,6 +119,39 @@ func (t tools) reads() ([]mcpserver.ServerTool, error) {
 		return status(got), nil
 	})
 	return []mcpserver.ServerTool{{Tool: read, Handler: handler}}, err
+}
+
+// undo is the pair of tools that takes an executed plan back.
+func (t tools) undo() ([]mcpserver.ServerTool, error) {
+	in, err := engine.PlanIDSchema()
+	if err != nil {
+		return nil, err
+	}
+	planTool, err := tool("plan_"+plan.UndoTool, "Plan: undo an executed plan",
+		"Changes nothing. Plans the inverse of an executed plan from the state on record before it, exempt from the blast limit. Gives radius, undo and confirm phrase.",
+		in, planOutput, hints{readOnly: true})
+	if err != nil {
+		return nil, err
+	}
+	out := []mcpserver.ServerTool{{Tool: planTool, Handler: t.handle(nil, func(ctx context.Context, c engine.Call) (answer, error) {
+		got, err := t.engine.PlanUndo(ctx, c, in)
+		if err != nil {
+			return nil, err
+		}
+		return planned(got, t.options.AllowWrite), nil
+	})}}
+	if !t.options.AllowWrite {
+		return out, nil
+	}
+	confirmed := action.Confirmed(in.CloneSchemas())
+	writeTool, err := tool(plan.UndoTool, "Undo an executed plan", "Takes an executed plan back, only as plan_undo described it.", confirmed, executionOutput, hints{destructive: true})
+	return append(out, mcpserver.ServerTool{Tool: writeTool, Handler: t.handle(nil, func(ctx context.Context, c engine.Call) (answer, error) {
+		got, err := t.engine.ExecuteUndo(ctx, c, confirmed)
+		if err != nil {
+			return nil, err
+		}
+		return executed(got), nil
+	})}), err
 }
 
 // unknownTool tells who calls a tool that does not exist what to do.

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/kubewrite/kube-write-mcp/actions"
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 )
 
 // PermissionsFile is what a user merges into the settings of Claude Code.
@@ -25,6 +26,7 @@ func Permissions() ([]byte, error) {
 	for _, server := range []string{"kube-plan", "kube-write"} {
 		s.Permissions.Allow = append(s.Permissions.Allow, "mcp__"+server+"__plan_*", "mcp__"+server+"__write_status")
 	}
+	s.Permissions.Ask = []string{"mcp__kube-write__" + plan.UndoTool}
 	for _, a := range actions.All() {
 		s.Permissions.Ask = append(s.Permissions.Ask, "mcp__kube-write__"+a.Name)
 	}

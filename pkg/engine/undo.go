@@ -1,0 +1,131 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/action"
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
+)
+
+// PlanUndo plans the inverse of an executed plan, from what was on record before it. It
+// goes back to a state that was, so blast limit and cap do not hold it; scope, rate and
+// phrase do. The error is as that of Plan.
+func (e *Engine) PlanUndo(ctx context.Context, c Call, schema *jsonschema.Schema) (*Planned, error) {
+	return e.planning(c, func(c Call) (*Planned, *plan.Plan, error) {
+		args, _, err := action.Decode[planArgs](schema, c.Raw)
+		if err != nil {
+			return nil, nil, err
+		}
+		old, err := e.undoable(args.Plan)
+		if err != nil {
+			return nil, nil, err
+		}
+		c.Action, err = e.actionOf(strings.TrimPrefix(old.Undo.Tool, "plan_"))
+		if err != nil {
+			return nil, nil, err
+		}
+		d, err := c.Action.Decode(c.Action.Schema(), old.Undo.Arguments)
+		if err != nil {
+			return nil, nil, err
+		}
+		return e.plan(ctx, c, d, old)
+	})
+}
+
+// undoable gives an executed plan of this caller that has an undo.
+func (e *Engine) undoable(id string) (*plan.Plan, error) {
+	p, err := e.own(id)
+	if err != nil {
+		return nil, err
+	}
+	x, err := e.recorded(p)
+	switch {
+	case err != nil, x.Result == nil:
+		return nil, refusal.New(refusal.PreconditionFailed, "write_status says what became of it", "plan %s was not executed", id)
+	case x.Outcome != plan.Executed:
+		return nil, refusal.New(refusal.PreconditionFailed, "look at the object, and plan what is needed", "plan %s ended as %s: what it would take back is not certain", id, x.Outcome)
+	case p.Undo.Tool == "":
+		return nil, refusal.New(refusal.PreconditionFailed, "tell a person: "+p.Undo.Note, "there is no call that takes plan %s back", id)
+	}
+	return p, nil
+}
+
+// own gives a plan of this caller.
+func (e *Engine) own(id string) (*plan.Plan, error) {
+	p, err := e.j.Record(id)
+	switch {
+	case err != nil:
+		return nil, refusal.New(refusal.RecordMissing, "look at the audit log", "the record of plan %s cannot be read: %v", id, err)
+	case p == nil || p.Principal != e.cfg.Principal.String():
+		return nil, refusal.New(refusal.NotFound, "the id stands in the plan's answer and in its phrase; plans are remembered for 24 h", "there is no plan %s of yours", id)
+	}
+	return p, nil
+}
+
+func (e *Engine) actionOf(name string) (*action.Action, error) {
+	for _, a := range e.cfg.Actions {
+		if a.Name == name {
+			return a, nil
+		}
+	}
+	return nil, fmt.Errorf("there is no action %q", name)
+}
+
+// takesBack makes sure that a pass is about the object of the plan that it takes back, and
+// warns of what somebody changed since.
+func (g *passed) takesBack(old *plan.Plan) error {
+	if g.cluster != old.Cluster {
+		return refusal.New(refusal.PreconditionFailed, "undo it where it was done", "plan %s was executed on another cluster (%s, this is %s)", old.ID, old.Cluster, g.cluster)
+	}
+	for _, s := range old.Steps {
+		if s.Optional || s.Target.Resource != g.Target.Resource || s.Target.Name != g.Target.Name {
+			continue
+		}
+		if s.Target.UID != g.Target.UID {
+			return refusal.New(refusal.PreconditionFailed, "plan what is needed now", "%s is another object now than plan %s changed", g.Target, old.ID)
+		}
+		if moved := lostFields(s, g.Object); moved != "" {
+			g.warnings = append(g.warnings, "changed again since: "+moved)
+		}
+	}
+	return nil
+}
+
+// ExecuteUndo does what a plan of PlanUndo described. All that holds for Execute holds
+// for it.
+func (e *Engine) ExecuteUndo(ctx context.Context, c Call, schema *jsonschema.Schema) (*Execution, error) {
+	began := e.now()
+	c = e.begin(c)
+	args, d, err := action.Decode[planArgs](schema, c.Raw)
+	p, err := e.unlessGuessed(d.Confirm, err)
+	if err != nil {
+		return nil, e.refuse(c, nil, err)
+	}
+	if p.Undoes != args.Plan {
+		tool, planned := p.Call()
+		return nil, e.refuse(c, p, refusal.New(refusal.WrongArguments, "call "+tool+" with exactly the planned arguments, or plan again",
+			"the phrase belongs to %s %s, called was %s %s", tool, planned, plan.UndoTool, d.Canonical))
+	}
+	if c.Action, err = e.actionOf(p.Action); err != nil {
+		return nil, e.refuse(c, p, err)
+	}
+	again, err := c.Action.Decode(c.Action.Schema(), p.Args)
+	if err != nil {
+		return nil, e.refuse(c, p, err)
+	}
+	again.Confirm, again.Reason = d.Confirm, d.Reason
+	return e.carryOut(ctx, c, p, again, began)
+}
+
+// PlanIDSchema is the input schema of tools about one plan: write_status and plan_undo.
+func PlanIDSchema() (*jsonschema.Schema, error) { return action.SchemaOf[planArgs]() }
+
+// planArgs are the arguments of a tool about one plan.
+type planArgs struct {
+	Plan string `json:"plan" jsonschema:"the plan's id, the first 10 characters of the code in its phrase"`
+}

@@ -182,8 +182,11 @@ func (e *Engine) history(ctx context.Context, s plan.Step, id string, open journ
 		if v.ManagedBy(kube.FieldManager+id, s.Subresource()) {
 			return finding{stepApplied, "it was seen, and was changed again since"}
 		}
+		if !s.Marks() && lostFields(s, v) == "" {
+			return finding{stepApplied, "inferred: it was seen as the plan wanted it, which leaves no mark"}
+		}
 	}
-	return finding{stepNotApplied, "no version since bears the mark of this plan"}
+	return finding{stepNotApplied, "no version since shows it"}
 }
 
 // readFor reads what a Step writes from the API server itself; nil is one that is not
@@ -241,7 +244,7 @@ func judge(s plan.Step, id string, open journal.Intent, o plan.Object, rested bo
 		return finding{stepApplied, ""}
 	case !rested && (open.RV == "" || o.Value("metadata.resourceVersion") == open.RV):
 		return finding{} // it may still come; at another version it cannot
-	case o.Value("metadata.resourceVersion") == open.RV:
+	case o.Value("metadata.resourceVersion") == open.Since:
 		return finding{stepNotApplied, "the object is as it was"}
 	case now == 0:
 		return finding{stepIndeterminate, fmt.Sprintf("%s: search the API server's audit log for %s", shownNow(s, o), open.AuditID)}

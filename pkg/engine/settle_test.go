@@ -47,8 +47,8 @@ func TestJudge(t *testing.T) {
 	node := plan.Step{Verb: plan.Patch, Target: plan.Target{Resource: "nodes", Name: "n", UID: "u"}, Changes: []plan.Change{{Field: "spec.replicas", Old: "2", New: "3"}}}
 	evict := plan.Step{Verb: plan.Evict, Target: plan.Target{Resource: "pods", Namespace: "default", Name: "p", UID: "u"}}
 	create := plan.Step{Verb: plan.Create, Target: plan.Target{Resource: "cronjobs", Namespace: "default", Name: "c", UID: "u"}, Object: plan.JSON(map[string]any{"kind": "Job", "metadata": map[string]any{"name": "j"}})}
-	known := journal.Intent{RV: "100", Gen: 7, AuditID: "kube-write-mcp-mf3q7x2ad5-s1-x1"}
-	crashed := journal.Intent{Gen: 7, AuditID: "kube-write-mcp-mf3q7x2ad5-s1-x1"}
+	known := journal.Intent{RV: "100", Since: "100", Gen: 7, AuditID: "kube-write-mcp-mf3q7x2ad5-s1-x1"}
+	crashed := journal.Intent{Since: "90", Gen: 7, AuditID: "kube-write-mcp-mf3q7x2ad5-s1-x1"}
 	for name, tc := range map[string]struct {
 		step   plan.Step
 		open   journal.Intent

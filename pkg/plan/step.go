@@ -282,6 +282,12 @@ func (s Step) Rolls() bool {
 	})
 }
 
+// Marks reports whether what a patch leaves behind has an owner: who takes a field away
+// owns nothing of it.
+func (s Step) Marks() bool {
+	return s.Verb != Patch || slices.ContainsFunc(s.Patch, func(o Op) bool { return o.Op != "remove" && o.Op != "ensure" })
+}
+
 // Timeout is how long a Step that waits may do so, from the start of the execution.
 func (s Step) Timeout() time.Duration { return time.Duration(s.Deadline) * time.Second }
 

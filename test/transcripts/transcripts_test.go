@@ -487,7 +487,7 @@ var (
 		`\bkube-write-mcp-(?P<PLAN>[a-z2-7]{10})-s\d+-`,
 		`\bmail-(?P<PLAN>[a-z2-7]{10})\b`,
 		`(?P<HASH>sha256:[0-9a-f]{12})\b`,
-		`"?\bplan"?:? ?"?(?P<PLAN>\b[a-z2-7]{10}\b)`,
+		`"?\bplan\\*"?:? ?\\*"?(?P<PLAN>\b[a-z2-7]{10}\b)`,
 		`"rv":"(?P<RV>\d+)"`,
 		`\b(?P<HANDLE>v[0-9a-f]{10})\b`,
 		`"name":"kube-write-mcp",(?:"title":"[^"]*",)?"version":"(?P<VERSION>[^"]*)"`,

@@ -94,6 +94,9 @@ func NewProxy(t testing.TB, cfg *rest.Config) *Proxy {
 		if before != nil && !before(rec, w) {
 			return
 		}
+		p.mu.Lock()
+		req.URL.RawQuery = rec.Query
+		p.mu.Unlock()
 		forward.ServeHTTP(w, req.WithContext(withRecord(req, rec)))
 	}))
 	p.server.EnableHTTP2 = true
@@ -114,7 +117,8 @@ func (p *Proxy) Config() *rest.Config {
 }
 
 // Before is called with each request before it goes on; false means that it has been
-// answered or shall not go on. It replaces the one before; nil takes it away.
+// answered or shall not go on. What it makes of the Query goes on. It replaces the one
+// before; nil takes it away.
 func (p *Proxy) Before(f func(*Request, http.ResponseWriter) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -2,7 +2,6 @@ package torture
 
 import (
 	"bytes"
-	"context"
 	"net/http"
 	"slices"
 	"strings"
@@ -26,62 +25,81 @@ type bench struct {
 	action string
 	args   harness.Args
 	ns     string
-	parts  [][2]string // kind and name of what has to change, in the order of the Steps
-	writes int         // requests that the whole execution makes, notes among them
+	parts  []part // in the order of the Steps
+	writes int    // requests that the whole execution makes, notes among them
 }
 
-// newBench makes what an action needs, in a namespace or with nodes of its own.
-func newBench(t *testing.T, truth *watcher, action string) bench {
+// part is one target of an action, and how it is when the action has had its effect.
+type part struct {
+	kind, name string
+	is         func(version) bool
+}
+
+// newBench makes what an action needs. Its objects and nodes begin with name and the
+// namespace.
+func newBench(t *testing.T, truth *watcher, ns, name, action string) bench {
 	t.Helper()
-	ns := cp.Namespace(t)
 	b := bench{truth: truth, action: action, ns: ns, writes: 1}
-	node := ns + "-node"
-	make := func(o ...harness.Object) { harness.Create(t, cp, ns, o...) }
+	node := ns + "-" + name
+	make := func(o ...harness.Object) { t.Helper(); harness.Create(t, cp, ns, o...) }
+	cordoned := func(v version) bool { return v.unschedulable }
+	gone := func(v version) bool { return v.gone }
+	web := func() harness.Object {
+		return harness.Deployment(name).Replicas(2).Pods(func(p *corev1.PodTemplateSpec) {
+			p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "PASSWORD", Value: canary}}
+			p.Annotations = map[string]string{"example.com/token": canary}
+		}).Ready(2)
+	}
 	switch action {
 	case "scale":
-		make(harness.Deployment("web").Replicas(2).Ready(2))
-		b.args, b.parts, b.writes = harness.Args{"namespace": ns, "deployment": "web", "replicas": 3}, [][2]string{{"deployment", "web"}}, 2
+		make(web())
+		b.args, b.writes = harness.Args{"namespace": ns, "deployment": name, "replicas": 3}, 2
+		b.parts = []part{{"deployment", name, func(v version) bool { return v.replicas == 3 }}}
 	case "rollout_restart":
-		make(harness.Deployment("web").Replicas(2).Ready(2))
-		b.args, b.parts = harness.Args{"namespace": ns, "deployment": "web"}, [][2]string{{"deployment", "web"}}
+		make(web())
+		b.args = harness.Args{"namespace": ns, "deployment": name}
+		b.parts = []part{{"deployment", name, func(v version) bool { return v.restarted != "" }}}
 	case "delete_pod":
-		make(harness.Pod("loner"))
-		b.args, b.parts = harness.Args{"namespace": ns, "pod": "loner"}, [][2]string{{"pod", "loner"}}
+		make(harness.Pod(name))
+		b.args, b.parts = harness.Args{"namespace": ns, "pod": name}, []part{{"pod", name, gone}}
 	case "cordon":
 		make(harness.Node(node).Ready())
-		b.args, b.parts = harness.Args{"node": node}, [][2]string{{"node", node}}
+		b.args, b.parts = harness.Args{"node": node}, []part{{"node", node, cordoned}}
 	case "uncordon":
 		make(harness.Node(node).With(func(n *corev1.Node) { n.Spec.Unschedulable = true }).Ready())
-		b.args, b.parts = harness.Args{"node": node}, [][2]string{{"node", node}}
+		b.args, b.parts = harness.Args{"node": node}, []part{{"node", node, func(v version) bool { return !v.unschedulable }}}
 	case "drain":
 		make(
 			harness.Node(node).Ready(),
-			harness.Deployment("placed").Replicas(2).Pods(func(p *corev1.PodTemplateSpec) { p.Spec.NodeName = node }).Ready(2),
-			harness.Budget("placed").MaxUnavailable(2).Allows(2, 2),
+			harness.Deployment(name).Replicas(2).Pods(func(p *corev1.PodTemplateSpec) { p.Spec.NodeName = node }).Ready(2),
+			harness.Budget(name).MaxUnavailable(2).Allows(2, 2),
 		)
 		b.args, b.writes = harness.Args{"node": node, "timeout_seconds": 20}, 3
-		b.parts = [][2]string{{"node", node}, {"pod", harness.PodName("placed", 0)}, {"pod", harness.PodName("placed", 1)}}
+		b.parts = []part{{"node", node, cordoned}, {"pod", harness.PodName(name, 0), gone}, {"pod", harness.PodName(name, 1), gone}}
 	default:
 		t.Fatalf("no bench for %s: give it one", action)
 	}
-	if strings.HasPrefix(b.parts[0][1], node) {
-		t.Cleanup(func() { _ = cp.Client.CoreV1().Nodes().Delete(context.Background(), node, metav1.DeleteOptions{}) })
+	if b.parts[0].kind == "node" {
+		t.Cleanup(func() { _ = cp.Client.CoreV1().Nodes().Delete(ctx, node, metav1.DeleteOptions{}) })
 	}
 	return b
 }
 
-// effects is how often each part has changed, by the independent watch.
+// canary stands where a workload has its secrets: nobody is ever told it.
+const canary = "c4nary-7d1f0a"
+
+// effects is how often each part has had its effect, by the independent watch.
 func (b bench) effects(t *testing.T) (n []int) {
 	t.Helper()
 	for _, p := range b.parts {
-		n = append(n, changes(b.action, b.truth.versions(t, b.ns, p[0], p[1])))
+		n = append(n, effects(p.is, b.truth.versions(t, b.ns, p.kind, p.name)))
 	}
 	return n
 }
 
 // reads reports whether a request reads one of the parts.
 func (b bench) reads(r harness.Request) bool {
-	return r.Method == http.MethodGet && slices.ContainsFunc(b.parts, func(p [2]string) bool { return strings.HasSuffix(r.Path, "/"+p[1]) })
+	return r.Method == http.MethodGet && slices.ContainsFunc(b.parts, func(p part) bool { return strings.HasSuffix(r.Path, "/"+p.name) })
 }
 
 func dryRun(r harness.Request) bool {
@@ -223,7 +241,7 @@ func TestKilled(t *testing.T) {
 			}
 			t.Run(a.Name+"/"+p.name, func(t *testing.T) {
 				t.Parallel()
-				b := newBench(t, truth, a.Name)
+				b := newBench(t, truth, cp.Namespace(t), "one", a.Name)
 				kill(t, bin, b, p)
 			})
 		}
@@ -329,7 +347,7 @@ func settled(t *testing.T, s *harness.Server, tool string, args harness.Args) (a
 	return a
 }
 
-// right holds a result against the truth: of each Step, and of the whole.
+// right holds a result against the truth: of the whole, and of each Step.
 func (b bench) right(t *testing.T, a answer, effects []int) {
 	t.Helper()
 	res, err := a.resultIn()
@@ -344,11 +362,11 @@ func (b bench) right(t *testing.T, a answer, effects []int) {
 		t.Errorf("outcome %s, result %s, want %s: %s", a.Outcome, res.Outcome, want, a.Result)
 	}
 	if len(effects) != len(b.parts) {
-		return
+		return // of the rest of a drain
 	}
 	for _, st := range res.Steps {
 		for i, p := range b.parts {
-			if !strings.HasSuffix(st.Step, p[1]) {
+			if !strings.HasSuffix(st.Step, p.name) {
 				continue // a note among them
 			}
 			if applied := st.Outcome == "applied"; applied != (effects[i] == 1) {

@@ -29,26 +29,13 @@ type watcher struct {
 	lost error                // the watch ended: there is no truth any more
 }
 
-// version is one version of an object: what an action could change of it.
+// version is what an action could change of an object, at one version of it.
 type version struct {
 	rv            string
 	replicas      int32
 	restarted     string
 	unschedulable bool
 	gone          bool // or being deleted
-}
-
-// value is what an action is about.
-func (v version) value(action string) string {
-	switch action {
-	case "scale":
-		return fmt.Sprint(v.replicas)
-	case "rollout_restart":
-		return v.restarted
-	case "delete_pod":
-		return fmt.Sprint(v.gone)
-	}
-	return fmt.Sprint(v.unschedulable, v.gone) // a drain is about a node and its pods
 }
 
 const restartedAt = "kubectl.kubernetes.io/restartedAt"
@@ -162,10 +149,10 @@ func (w *watcher) live(ns, kind, name string) (rv string, err error) {
 	return o.GetResourceVersion(), nil
 }
 
-// changes counts how often the value that an action is about has changed.
-func changes(action string, all []version) (n int) {
+// effects counts how often a target has become what an action makes of it.
+func effects(is func(version) bool, all []version) (n int) {
 	for i := 1; i < len(all); i++ {
-		if all[i].value(action) != all[i-1].value(action) {
+		if is(all[i]) && !is(all[i-1]) {
 			n++
 		}
 	}

@@ -22,6 +22,8 @@ type Request struct {
 	Body                string
 	AuditID             string
 	Status              int // 0 while it is on its way, or where it was dropped
+
+	header http.Header
 }
 
 // Mutates reports whether the request could write: it is no read, and no dry run in
@@ -42,8 +44,9 @@ func (r Request) Mutates() bool {
 // Proxy stands between a server and the API server, on loopback. It records every
 // request and can delay, drop or answer single ones.
 type Proxy struct {
-	target *rest.Config
-	server *httptest.Server
+	target    *rest.Config
+	transport http.RoundTripper // to the API server
+	server    *httptest.Server
 
 	mu       sync.Mutex
 	requests []*Request
@@ -65,7 +68,7 @@ func NewProxy(t testing.TB, cfg *rest.Config) *Proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Proxy{target: cfg}
+	p := &Proxy{target: cfg, transport: transport}
 	forward := &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(host) },
 		Transport:     transport,
@@ -86,7 +89,7 @@ func NewProxy(t testing.TB, cfg *rest.Config) *Proxy {
 	p.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
 		req.Body = io.NopCloser(bytes.NewReader(body))
-		rec := &Request{Method: req.Method, Path: req.URL.Path, Query: req.URL.RawQuery, Body: string(body), AuditID: req.Header.Get("Audit-ID")}
+		rec := &Request{Method: req.Method, Path: req.URL.Path, Query: req.URL.RawQuery, Body: string(body), AuditID: req.Header.Get("Audit-ID"), header: req.Header}
 		p.mu.Lock()
 		p.requests = append(p.requests, rec)
 		before := p.before
@@ -131,6 +134,21 @@ func (p *Proxy) After(f func(*Request, *http.Response)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.after = f
+}
+
+// Send gives a request to the API server, whatever becomes of the one that is recorded:
+// one that was dropped may arrive late.
+func (p *Proxy) Send(r *Request) (status int, err error) {
+	req, err := http.NewRequest(r.Method, p.target.Host+r.Path+"?"+r.Query, strings.NewReader(r.Body))
+	if err != nil {
+		return 0, err
+	}
+	req.Header = r.header.Clone()
+	resp, err := p.transport.RoundTrip(req)
+	if err != nil {
+		return 0, err
+	}
+	return resp.StatusCode, resp.Body.Close()
 }
 
 // Requests are copies of all requests so far that match.

@@ -125,3 +125,15 @@ func splitLines(raw []byte) [][]byte {
 
 // ctx is for what goes on while a test ends.
 var ctx = context.Background()
+
+// named decodes what a line is about, and no more.
+func named(line []byte) (l struct {
+	Event   string `json:"event"`
+	Plan    string `json:"plan"`
+	AuditID string `json:"audit_id"`
+}, err error) {
+	if err := json.Unmarshal(line, &l); err != nil {
+		return l, fmt.Errorf("%w in %.100s", err, line)
+	}
+	return l, nil
+}

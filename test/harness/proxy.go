@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/pem"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -72,7 +73,8 @@ func NewProxy(t testing.TB, cfg *rest.Config) *Proxy {
 	forward := &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(host) },
 		Transport:     transport,
-		FlushInterval: -1, // watches
+		FlushInterval: -1,                         // watches
+		ErrorLog:      log.New(io.Discard, "", 0), // that answers are cut is what it is for
 		ModifyResponse: func(resp *http.Response) error {
 			rec := resp.Request.Context().Value(recordKey{}).(*Request)
 			p.mu.Lock()
@@ -103,6 +105,7 @@ func NewProxy(t testing.TB, cfg *rest.Config) *Proxy {
 		forward.ServeHTTP(w, req.WithContext(withRecord(req, rec)))
 	}))
 	p.server.EnableHTTP2 = true
+	p.server.Config.ErrorLog = forward.ErrorLog
 	p.server.StartTLS() // a kubeconfig's credentials are not sent without
 	t.Cleanup(func() {
 		p.server.CloseClientConnections() // watches

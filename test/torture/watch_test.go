@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/kubewrite/kube-write-mcp/test/lab"
 )
@@ -47,14 +49,23 @@ func newWatcher(t *testing.T) *watcher {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	c := w.client
-	for _, open := range []func(metav1.ListOptions) (apiwatch.Interface, error){
-		func(o metav1.ListOptions) (apiwatch.Interface, error) {
+	now, err := c.CoreV1().Namespaces().List(ctx, metav1.ListOptions{}) // whatever is made from here on
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, open := range []cache.WatchFuncWithContext{
+		func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
 			return c.AppsV1().Deployments("").Watch(ctx, o)
 		},
-		func(o metav1.ListOptions) (apiwatch.Interface, error) { return c.CoreV1().Pods("").Watch(ctx, o) },
-		func(o metav1.ListOptions) (apiwatch.Interface, error) { return c.CoreV1().Nodes().Watch(ctx, o) },
+		func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+			return c.CoreV1().Pods("").Watch(ctx, o)
+		},
+		func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+			return c.CoreV1().Nodes().Watch(ctx, o)
+		},
 	} {
-		events, err := open(metav1.ListOptions{TimeoutSeconds: new(int64(24 * 60 * 60))})
+		// Where the API server ends a watch, the next one carries on at the last version.
+		events, err := watchtools.NewRetryWatcherWithContext(ctx, now.ResourceVersion, &cache.ListWatch{WatchFuncWithContext: open})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -144,19 +143,9 @@ func TestTwoProcesses(t *testing.T) {
 	}
 }
 
-// hold stops the effect of an action in the proxy: arrived is closed when it is there,
-// and release lets it go on.
+// hold stops the effect of an action in the proxy.
 func hold(s *harness.Server, action string) (arrived chan struct{}, release func()) {
-	arrived, gate := make(chan struct{}), make(chan struct{})
-	var held atomic.Bool
-	s.Proxy.Before(func(r *harness.Request, _ http.ResponseWriter) bool {
-		if r.Mutates() && isEffect(action)(*r) && !held.Swap(true) {
-			close(arrived)
-			<-gate
-		}
-		return true
-	})
-	return arrived, func() { close(gate) }
+	return s.Proxy.Hold(func(r harness.Request) bool { return r.Mutates() && isEffect(action)(r) })
 }
 
 // TestClientVanished loses the client while its write is on the way. The write finishes,
@@ -495,14 +484,8 @@ func TestSeesAnothersEffect(t *testing.T) {
 	a := harness.Start(t, cp, harness.Options{State: state, Args: wide})
 	b := harness.Start(t, cp, harness.Options{State: state, Args: wide})
 	args := a.Plan("scale", of(ns, "deployment", "web").With("replicas", 3))
-	arrived, gate := make(chan struct{}), make(chan struct{})
-	var held atomic.Bool
-	b.Proxy.Before(func(r *harness.Request, _ http.ResponseWriter) bool {
-		if r.Method == http.MethodGet && strings.HasSuffix(r.Path, "/deployments/web") && !held.Swap(true) {
-			close(arrived)
-			<-gate
-		}
-		return true
+	arrived, release := b.Proxy.Hold(func(r harness.Request) bool {
+		return r.Method == http.MethodGet && strings.HasSuffix(r.Path, "/deployments/web")
 	})
 	_, answer, err := b.Send("tools/call", map[string]any{"name": "scale", "arguments": args})
 	if err != nil {
@@ -510,7 +493,7 @@ func TestSeesAnothersEffect(t *testing.T) {
 	}
 	<-arrived
 	first := a.Must("scale", args)
-	close(gate)
+	release()
 	second, err := stdio.Parse(<-answer)
 	if err != nil {
 		t.Fatal(err)

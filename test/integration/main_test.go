@@ -6,12 +6,10 @@ package integration
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -43,41 +41,16 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// binary is the shipped program, built once into the folder of the lab.
-var binary = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(filepath.Dir(cp.AuditLog()), "kube-write-mcp")
-	out, err := exec.Command("go", "build", "-o", path, "github.com/kubewrite/kube-write-mcp/cmd/kube-write-mcp").CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("%w: %s", err, out)
-	}
-	return path, err
-})
+func program(t *testing.T) string { return harness.Program(t, cp) }
 
-func program(t *testing.T) string {
-	t.Helper()
-	path, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
+// What this package shares with the other tests of the program.
+type execution = harness.Execution
 
-// wide lets a test do what is not its subject.
-var wide = []string{"--max-blast-percent", "100", "--irreversible", "allow", "--writes-per-minute", "1000", "--plans-per-minute", "10000"}
+var wide, of = harness.Wide, harness.Of
 
 func start(t *testing.T, args ...string) *harness.Server {
 	t.Helper()
 	return harness.Start(t, cp, harness.Options{Args: args})
-}
-
-// execution is the structured answer of a write tool.
-type execution struct {
-	Outcome  plan.Outcome       `json:"outcome"`
-	Replayed bool               `json:"replayed"`
-	Plan     string             `json:"plan"`
-	Detail   string             `json:"detail"`
-	Result   json.RawMessage    `json:"result"`
-	Current  *plan.Verification `json:"current"`
 }
 
 // planned is the structured answer of a plan tool.
@@ -89,8 +62,6 @@ type planned struct {
 	Warnings []string `json:"warnings"`
 	Stays    []string `json:"stays"`
 }
-
-func of(ns, kind, name string) harness.Args { return harness.Args{"namespace": ns, kind: name} }
 
 // workbench is a namespace with something of everything that an action can be about, all
 // of it ready, and its controllers played.

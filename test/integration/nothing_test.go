@@ -390,7 +390,7 @@ func onlyDry(t *testing.T, ns string) {
 			Validations: []admissionv1.Validation{{Expression: "has(request.dryRun) && request.dryRun", Message: "only dry runs"}},
 		},
 	}
-	bind(t, ns, policy)
+	harness.Bind(t, cp, ns, policy)
 	harness.Create(t, cp, ns, harness.Pod("probe"))
 	lab.Eventually(t, "the policy to be in force", func() (bool, error) {
 		err := cp.Client.CoreV1().Pods(ns).EvictV1(t.Context(), &policyv1.Eviction{
@@ -399,24 +399,6 @@ func onlyDry(t *testing.T, ns string) {
 		})
 		return err != nil && strings.Contains(err.Error(), "only dry runs"), nil
 	})
-}
-
-// bind makes a policy and binds it to one namespace.
-func bind(t *testing.T, ns string, policy *admissionv1.ValidatingAdmissionPolicy) {
-	t.Helper()
-	api := cp.Client.AdmissionregistrationV1()
-	if _, err := api.ValidatingAdmissionPolicies().Create(t.Context(), policy, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := api.ValidatingAdmissionPolicyBindings().Create(t.Context(), &admissionv1.ValidatingAdmissionPolicyBinding{
-		ObjectMeta: policy.ObjectMeta,
-		Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
-			PolicyName: policy.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
-			MatchResources: &admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": ns}}},
-		},
-	}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestWhereTypedCallsPutDryRun is the other half: where client-go's typed calls put it.

@@ -69,7 +69,7 @@ func TestOneOutcomePerCall(t *testing.T) {
 // quotes the object, as careless webhooks do.
 func denyAbove(t *testing.T, ns string, most int32) {
 	t.Helper()
-	bind(t, ns, &admissionv1.ValidatingAdmissionPolicy{
+	harness.Bind(t, cp, ns, &admissionv1.ValidatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: ns},
 		Spec: admissionv1.ValidatingAdmissionPolicySpec{
 			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{

@@ -1,0 +1,5 @@
+package faults
+
+const mortal = "as-mortal"
+
+func asMortal(args []string) error { return nil }

@@ -41,7 +41,7 @@ func TestFault_21_ConflictWithoutEnd(t *testing.T) {
 		if !isScale(*r) {
 			return true
 		}
-		if !journalHas(s, `"audit_id":"`+r.AuditID+`"`) {
+		if !journalHas(s.State, `"audit_id":"`+r.AuditID+`"`) {
 			t.Errorf("%s left before its intent was on disk", r.AuditID)
 		}
 		answer(w, http.StatusConflict, metav1.StatusReasonConflict)
@@ -398,7 +398,7 @@ func TestFault_40_AnotherPodOfTheName(t *testing.T) {
 	args := s.Plan("evict_pod", harness.Of(ns, "pod", "db-0"))
 	var replaced atomic.Bool
 	s.Proxy.Before(func(r *harness.Request, _ http.ResponseWriter) bool {
-		if r.Method == http.MethodGet && strings.HasSuffix(r.Path, "/pods/db-0") && journalHas(s, `"execute_intent"`) && !replaced.Swap(true) {
+		if r.Method == http.MethodGet && strings.HasSuffix(r.Path, "/pods/db-0") && journalHas(s.State, `"execute_intent"`) && !replaced.Swap(true) {
 			replace(t, ns, "db-0")
 		}
 		return true

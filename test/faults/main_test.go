@@ -124,8 +124,8 @@ func answer(w http.ResponseWriter, code int, reason metav1.StatusReason) {
 	_, _ = w.Write(body)
 }
 
-// journalHas reports whether the journal file of a server holds a text by now.
-func journalHas(s *harness.Server, text string) bool {
-	raw, err := os.ReadFile(filepath.Join(s.State, "audit.jsonl"))
+// journalHas reports whether the journal file in a state folder holds a text by now.
+func journalHas(state, text string) bool {
+	raw, err := os.ReadFile(filepath.Join(state, "audit.jsonl"))
 	return err == nil && strings.Contains(string(raw), text)
 }

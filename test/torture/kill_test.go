@@ -2,6 +2,7 @@ package torture
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -76,6 +79,32 @@ func newBench(t *testing.T, truth *watcher, ns, name, action string) bench {
 		)
 		b.args, b.writes = harness.Args{"node": node, "timeout_seconds": 20}, 3
 		b.parts = []part{{"node", node, cordoned}, {"pod", harness.PodName(name, 0), gone}, {"pod", harness.PodName(name, 1), gone}}
+	case "evict_pod":
+		make(harness.Pod(name))
+		b.args, b.parts = harness.Args{"namespace": ns, "pod": name}, []part{{"pod", name, gone}}
+	case "rollout_pause", "rollout_resume":
+		paused := action == "rollout_resume"
+		make(harness.Deployment(name).Replicas(2).With(func(d *appsv1.Deployment) { d.Spec.Paused = paused }).Ready(2))
+		b.args = harness.Args{"namespace": ns, "deployment": name}
+		b.parts = []part{{"deployment", name, func(v version) bool { return v.paused != paused }}}
+	case "set_image":
+		make(web())
+		b.args = harness.Args{"namespace": ns, "deployment": name, "container": "main", "image": "main:2"}
+		b.parts = []part{{"deployment", name, func(v version) bool { return v.image == "main:2" }}}
+	case "rollout_undo":
+		make(web())
+		revisions(t, ns, name)
+		b.args = harness.Args{"namespace": ns, "deployment": name}
+		b.parts = []part{{"deployment", name, func(v version) bool { return v.image == "main:0" }}}
+	case "job_suspend", "job_resume", "cronjob_suspend", "cronjob_resume", "cronjob_trigger":
+		kind, what, _ := strings.Cut(action, "_")
+		suspended := what == "resume"
+		job(t, ns, kind, name, suspended)
+		b.args = harness.Args{"namespace": ns, kind: name}
+		b.parts = []part{{kind, name, func(v version) bool { return v.suspended != suspended }}}
+		if what == "trigger" {
+			b.parts[0].is = func(v version) bool { return v.made }
+		}
 	default:
 		t.Fatalf("no bench for %s: give it one", action)
 	}
@@ -83,6 +112,53 @@ func newBench(t *testing.T, truth *watcher, ns, name, action string) bench {
 		t.Cleanup(func() { _ = cp.Client.CoreV1().Nodes().Delete(ctx, node, metav1.DeleteOptions{}) })
 	}
 	return b
+}
+
+// revisions makes the revisions of a Deployment that its controller would have made: one
+// that ran main:0, and that of now.
+func revisions(t *testing.T, ns, name string) {
+	t.Helper()
+	d, err := cp.Client.AppsV1().Deployments(ns).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for revision, image := range []string{"main:0", d.Spec.Template.Spec.Containers[0].Image} {
+		template := *d.Spec.Template.DeepCopy()
+		template.Spec.Containers[0].Image = image
+		template.Labels["pod-template-hash"] = fmt.Sprint("r", revision)
+		_, err := cp.Client.AppsV1().ReplicaSets(ns).Create(ctx, &appsv1.ReplicaSet{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: fmt.Sprintf("%s-r%d", name, revision), Labels: template.Labels,
+				Annotations:     map[string]string{"deployment.kubernetes.io/revision": fmt.Sprint(revision + 1)},
+				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("Deployment"))},
+			},
+			Spec: appsv1.ReplicaSetSpec{Replicas: new(int32), Selector: &metav1.LabelSelector{MatchLabels: template.Labels}, Template: template},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// job makes a Job or a CronJob.
+func job(t *testing.T, ns, kind, name string, suspended bool) {
+	t.Helper()
+	template := harness.Template(name)
+	template.Spec.RestartPolicy = corev1.RestartPolicyNever
+	var err error
+	if kind == "job" {
+		_, err = cp.Client.BatchV1().Jobs(ns).Create(ctx, &batchv1.Job{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: batchv1.JobSpec{Template: template, Suspend: &suspended},
+		}, metav1.CreateOptions{})
+	} else {
+		_, err = cp.Client.BatchV1().CronJobs(ns).Create(ctx, &batchv1.CronJob{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       batchv1.CronJobSpec{Schedule: "0 0 31 2 *", Suspend: &suspended, JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{Template: template}}},
+		}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // canary stands where a workload has its secrets: nobody is ever told it.

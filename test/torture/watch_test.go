@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,12 +18,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubewrite/kube-write-mcp/test/lab"
 )
 
-// watcher has seen every version of every Deployment, Pod and Node since it began. It asks
-// the API server itself, and knows nothing of the program.
+// watcher has seen every version of every Deployment, Pod, Node, CronJob and Job since it
+// began. It asks the API server itself, and knows nothing of the program.
 type watcher struct {
 	client kubernetes.Interface
 
@@ -36,6 +38,10 @@ type version struct {
 	rv            string
 	replicas      int32
 	restarted     string
+	image         string // of the first container
+	paused        bool
+	suspended     bool
+	made          bool // a Job was made from it
 	unschedulable bool
 	gone          bool // or being deleted
 }
@@ -62,6 +68,12 @@ func newWatcher(t *testing.T) *watcher {
 		},
 		func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
 			return c.CoreV1().Nodes().Watch(ctx, o)
+		},
+		func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+			return c.BatchV1().CronJobs("").Watch(ctx, o)
+		},
+		func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+			return c.BatchV1().Jobs("").Watch(ctx, o)
 		},
 	} {
 		// Where the API server ends a watch, the next one carries on at the last version.
@@ -91,6 +103,10 @@ func (w *watcher) add(e apiwatch.Event) {
 	}
 	v.gone = v.gone || e.Type == apiwatch.Deleted
 	w.seen[key] = append(w.seen[key], v)
+	if from := madeFrom(e.Object); from != "" && e.Type == apiwatch.Added {
+		all := w.seen[from]
+		w.seen[from] = append(all, version{rv: all[len(all)-1].rv, made: true}, all[len(all)-1])
+	}
 }
 
 func see(o runtime.Object) (key string, v version, ok bool) {
@@ -102,12 +118,27 @@ func see(o runtime.Object) (key string, v version, ok bool) {
 	switch o := o.(type) {
 	case *appsv1.Deployment:
 		key, v.replicas, v.restarted = "deployment "+o.Namespace+"/"+o.Name, *o.Spec.Replicas, o.Spec.Template.Annotations[restartedAt]
+		v.image, v.paused = o.Spec.Template.Spec.Containers[0].Image, o.Spec.Paused
+	case *batchv1.CronJob:
+		key, v.suspended = "cronjob "+o.Namespace+"/"+o.Name, ptr.Deref(o.Spec.Suspend, false)
+	case *batchv1.Job:
+		key, v.suspended = "job "+o.Namespace+"/"+o.Name, ptr.Deref(o.Spec.Suspend, false)
 	case *corev1.Pod:
 		key = "pod " + o.Namespace + "/" + o.Name
 	case *corev1.Node:
 		key, v.unschedulable = "node "+o.Name, o.Spec.Unschedulable
 	}
 	return key, v, key != ""
+}
+
+// madeFrom is the target from which a Job was made, "" for what was made by nobody.
+func madeFrom(o runtime.Object) string {
+	if job, ok := o.(*batchv1.Job); ok {
+		if owner := metav1.GetControllerOf(job); owner != nil {
+			return "cronjob " + job.Namespace + "/" + owner.Name
+		}
+	}
+	return ""
 }
 
 // versions are all versions that a target has had, the present one among them.
@@ -149,6 +180,10 @@ func (w *watcher) live(ns, kind, name string) (rv string, err error) {
 	switch kind {
 	case "deployment":
 		o, err = w.client.AppsV1().Deployments(ns).Get(ctx, name, metav1.GetOptions{})
+	case "cronjob":
+		o, err = w.client.BatchV1().CronJobs(ns).Get(ctx, name, metav1.GetOptions{})
+	case "job":
+		o, err = w.client.BatchV1().Jobs(ns).Get(ctx, name, metav1.GetOptions{})
 	case "pod":
 		o, err = w.client.CoreV1().Pods(ns).Get(ctx, name, metav1.GetOptions{})
 	default:

@@ -145,9 +145,10 @@ func (e *Engine) state(id string) (st journal.State, err error) {
 // evidence looks at the target of an attempt until it is decided what became of it.
 func (e *Engine) evidence(ctx context.Context, p *plan.Plan, open journal.Intent) (finding, error) {
 	s := p.Steps[open.Step-1]
-	pause := settleFirst
+	// What was sent was sent before now, and no clock on the wall says when that was.
+	pause, began := settleFirst, time.Now()
 	for {
-		left := open.SendNotAfter.Add(commitBound).Sub(e.now()) // after this read it can come no more
+		left := commitBound - time.Since(began) // when it is over the request can come no more
 		o, err := e.readFor(ctx, s)
 		if err == nil {
 			f := judge(s, p.ID, open, o, left <= 0)

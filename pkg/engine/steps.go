@@ -103,7 +103,11 @@ func (x *execution) execute(ctx context.Context, got *passed, d drifted) (*Execu
 		case err != nil && !x.claimed():
 			return nil, err // nothing was sent
 		case err != nil:
-			fail()
+			if w.step.Optional {
+				notes = append(notes, "the reason was not noted on the object: the journal cannot be written")
+			} else {
+				fail()
+			}
 			queue, r = nil, plan.StepResult{Outcome: stepNotSent, Detail: "the journal cannot be written"}
 		case r.Outcome == stepUnknown && !w.step.Optional:
 			x.keep(w, r)

@@ -80,7 +80,6 @@ type entry struct {
 	Attempt   int        `json:"attempt"`
 	StepKey   string     `json:"step_key"`
 	AuditID   string     `json:"audit_id"`
-	NotAfter  time.Time  `json:"send_not_after"`
 	RV        string     `json:"rv"`
 	Gen       int64      `json:"gen"`
 	Reason    string     `json:"reason"`

@@ -74,8 +74,7 @@ type State struct {
 	Verification *plan.Verification // the last verdict; not to be changed
 }
 
-// Intent is what was about to be sent, and whether the outcome is on record. Where it is
-// not, the request may have gone out until SendNotAfter; nobody sends it later.
+// Intent is what was about to be sent, and whether the outcome is on record.
 type Intent struct {
 	Step, Attempt int // both from 1
 	AuditID       string
@@ -83,7 +82,6 @@ type Intent struct {
 	Since         string // the target's version at a read before the request
 	Gen           int64  // the target's generation then, or where no line says it at an earlier read; 0 where it has none
 	Time          time.Time
-	SendNotAfter  time.Time
 	Outcome       string // the code of its step line, "" where there is none
 	Reason        string
 }
@@ -225,7 +223,7 @@ func (l *Ledger) add(e *entry, at span) {
 		if r.intents == nil {
 			r.intents = map[int]Intent{}
 		}
-		r.LastIntent = Intent{Step: e.Step, Attempt: e.Attempt, AuditID: e.AuditID, Since: e.RV, Gen: e.Gen, Time: e.Time, SendNotAfter: e.NotAfter, Reason: e.Reason}
+		r.LastIntent = Intent{Step: e.Step, Attempt: e.Attempt, AuditID: e.AuditID, Since: e.RV, Gen: e.Gen, Time: e.Time, Reason: e.Reason}
 		r.intents[e.Step] = r.LastIntent
 	case EventStep:
 		l.claim(r, e)
@@ -241,9 +239,6 @@ func (l *Ledger) add(e *entry, at span) {
 		if i, ok := r.intents[e.Step]; ok && i.Attempt == e.Attempt {
 			if i.Outcome = e.Code; e.RV != "" {
 				i.RV, i.Since, i.Gen = e.RV, e.RV, e.Gen
-			}
-			if e.Time.Before(i.SendNotAfter) {
-				i.SendNotAfter = e.Time // it was sent before its outcome was written
 			}
 			r.intents[e.Step] = i
 		}

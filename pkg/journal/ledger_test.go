@@ -15,7 +15,7 @@ import (
 func TestState(t *testing.T) {
 	expires := epoch.Add(2 * time.Minute)
 	planned := State{Planned: true, Action: "scale", Expires: expires}
-	first := Intent{Step: 1, Attempt: 1, AuditID: "a1", Time: epoch, SendNotAfter: epoch.Add(5 * time.Second)}
+	first := Intent{Step: 1, Attempt: 1, AuditID: "a1", Time: epoch}
 	claimed := State{
 		Planned: true, Claimed: true, Action: "scale", Expires: expires, Claim: "c1", ClaimInst: "test", ClaimedAt: epoch,
 		Intents: []Intent{first}, LastIntent: first,
@@ -45,12 +45,9 @@ func TestState(t *testing.T) {
 	reconciled.Event = EventReconciled
 	attempted := func(i Intent, attempt int, rv, outcome string) Intent {
 		i.Attempt, i.RV, i.Since, i.Outcome = attempt, rv, rv, outcome
-		if outcome != "" {
-			i.SendNotAfter = epoch // when its outcome was written
-		}
 		return i
 	}
-	second := Intent{Step: 2, Attempt: 1, AuditID: "a2", Time: epoch, SendNotAfter: first.SendNotAfter}
+	second := Intent{Step: 2, Attempt: 1, AuditID: "a2", Time: epoch}
 	with := func(s State, change func(*State)) State { change(&s); return s }
 
 	for name, tc := range map[string]struct {

@@ -69,11 +69,15 @@ func SplitPhrase(phrase string) (sentence, id string, ok bool) {
 // plans share an encoding.
 func (p *Plan) Sign(key []byte) string {
 	h := hmac.New(sha256.New, key)
-	for _, f := range []string{
-		"kube-write-mcp/confirm/v1", p.KeyID, p.ID, p.Action, p.Undoes, string(p.Args), p.Principal, p.Cluster,
+	fields := []string{
+		"kube-write-mcp/confirm/v1", p.KeyID, p.ID, p.Action, string(p.Args), p.Principal, p.Cluster,
 		strconv.FormatInt(p.Created.UnixNano(), 10), strconv.FormatInt(p.Expires.UnixNano(), 10),
 		hex.EncodeToString(Digest(p.Steps)), p.Sentence,
-	} {
+	}
+	if p.Undoes != "" { // older records have no such field
+		fields = append(fields, p.Undoes)
+	}
+	for _, f := range fields {
 		var n [8]byte
 		binary.BigEndian.PutUint64(n[:], uint64(len(f)))
 		h.Write(n[:])

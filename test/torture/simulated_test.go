@@ -32,24 +32,22 @@ var simulated = flag.Int("simulated", 400, "how many faults are injected into th
 // abreast is how many plans of the simulation are in flight.
 const abreast = 100
 
-// TestSimulated runs two engines on one journal against a fake API server in simulated
-// time: late commits at every moment up to the API server's own bound, and as many faults
-// as there is patience for.
+// TestSimulated runs the engine against a fake API server in simulated time: late commits
+// at every moment up to the API server's own bound, and as many faults as there is patience
+// for. The processes, their deaths and their disks are TestTorture's.
 func TestSimulated(t *testing.T) {
 	t.Parallel()
 	if *seed == 0 {
 		*seed = uint64(time.Now().UnixNano())
 	}
 	t.Logf("seed %d", *seed)
-	dir, began := t.TempDir(), time.Now()
+	dir, began := filepath.Join(t.TempDir(), "state"), time.Now()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSimulation(t, dir)
-		defer s.close()
-		for i := 0; s.injected() < *simulated && !t.Failed(); {
+		for done := 0; s.injected() < *simulated && !t.Failed(); done += abreast {
 			var wave sync.WaitGroup
-			for range abreast {
-				wave.Go(func() { s.round(t, i) })
-				i++
+			for i := range abreast {
+				wave.Go(func() { s.round(t, done+i) })
 			}
 			wave.Wait()
 		}
@@ -67,9 +65,8 @@ func TestSimulated(t *testing.T) {
 }
 
 type simulation struct {
-	fake    *fakeServer
-	engines []*engine.Engine
-	closers []func()
+	fake   *fakeServer
+	engine *engine.Engine
 
 	mu                                                       sync.Mutex
 	plans, effects, unknown, executed, failed, indeterminate int
@@ -77,50 +74,41 @@ type simulation struct {
 
 func newSimulation(t *testing.T, dir string) *simulation {
 	s := &simulation{fake: newFakeServer()}
+	t.Cleanup(func() { _ = s.fake.server.Close() })
 	keys, err := journal.LoadKeys(filepath.Join(dir, "keys.json"), time.Now, rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	for _, inst := range []string{"aaaa", "bbbb"} {
-		j, err := journal.Open(journal.Options{Dir: dir, Keys: keys, Now: time.Now, Inst: inst})
-		if err != nil {
-			t.Fatal(err)
-		}
-		release, err := j.Live()
-		if err != nil {
-			t.Fatal(err)
-		}
-		clients, err := kube.New(&rest.Config{Host: "http://fake", Dial: s.fake.listener.dial}, "test", time.Now, log)
-		if err != nil {
-			t.Fatal(err)
-		}
-		e := engine.New(engine.Config{
-			Policy: gate.Policy{Limits: gate.Limits{
-				MaxReplicas: 100, MaxBlastPercent: 100, WritesPerMinute: 1 << 20, PlansPerMinute: 1 << 20, TTL: 10 * time.Minute, Irreversible: gate.Allow,
-			}},
-			Label: "fake", Principal: journal.Principal{Kind: "os", Name: "test"}, Inst: inst,
-			VerifyWait: 20 * time.Second, VerifyTimeout: time.Second, Log: log,
-		}, clients, j, keys, time.Now, rand.Reader)
-		s.engines = append(s.engines, e)
-		s.closers = append(s.closers, func() {
-			e.Stop()
-			e.Wait(ctx)
-			clients.Cache.Close()
-			release()
-			if err := j.Close(); err != nil {
-				t.Error(err)
-			}
-		})
+	j, err := journal.Open(journal.Options{Dir: dir, Keys: keys, Now: time.Now, Inst: "aaaa"})
+	if err != nil {
+		t.Fatal(err)
 	}
+	release, err := j.Live()
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients, err := kube.New(&rest.Config{Host: "http://fake", Dial: s.fake.listener.dial}, "test", time.Now, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.engine = engine.New(engine.Config{
+		Policy: gate.Policy{Limits: gate.Limits{
+			MaxReplicas: 100, MaxBlastPercent: 100, WritesPerMinute: 1 << 20, PlansPerMinute: 1 << 20, TTL: 10 * time.Minute, Irreversible: gate.Allow,
+		}},
+		Label: "fake", Principal: journal.Principal{Kind: "os", Name: "test"}, Inst: "aaaa",
+		VerifyWait: 20 * time.Second, VerifyTimeout: time.Second, Log: log,
+	}, clients, j, keys, time.Now, rand.Reader)
+	t.Cleanup(func() {
+		s.engine.Stop()
+		s.engine.Wait(ctx)
+		clients.Cache.Close()
+		release()
+		if err := j.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	return s
-}
-
-func (s *simulation) close() {
-	for _, c := range s.closers {
-		c()
-	}
-	_ = s.fake.server.Close()
 }
 
 func (s *simulation) injected() int {
@@ -129,7 +117,7 @@ func (s *simulation) injected() int {
 	return s.fake.injected
 }
 
-// round is one plan and its execution, by both engines at once.
+// round is one plan and its execution, by two callers at once.
 func (s *simulation) round(t *testing.T, i int) {
 	rng := mathrand.New(mathrand.NewPCG(*seed, uint64(i)))
 	name := fmt.Sprintf("web-%d", i)
@@ -148,7 +136,7 @@ func (s *simulation) round(t *testing.T, i int) {
 	var planned *engine.Planned
 	for {
 		var err error
-		planned, err = s.engines[rng.IntN(2)].Plan(ctx, engine.Call{Action: scale, Tool: "plan_scale", Raw: []byte(args + "}")})
+		planned, err = s.engine.Plan(ctx, engine.Call{Action: scale, Tool: "plan_scale", Raw: []byte(args + "}")})
 		if err == nil {
 			break
 		}
@@ -166,12 +154,12 @@ func (s *simulation) round(t *testing.T, i int) {
 	}
 	args += fmt.Sprintf(`,"confirm":%q,"reason":"torture"}`, planned.Phrase)
 	call := engine.Call{Action: scale, Tool: "scale", Raw: []byte(args)}
-	results := make([]*engine.Execution, len(s.engines))
+	results := make([]*engine.Execution, 2)
 	var callers sync.WaitGroup
-	for n, e := range s.engines {
+	for n := range results {
 		callers.Go(func() {
-			for {
-				x, err := e.Execute(ctx, call)
+			for end := time.Now().Add(10 * time.Minute); time.Now().Before(end); {
+				x, err := s.engine.Execute(ctx, call)
 				if err == nil && x.Result != nil {
 					results[n] = x
 					return
@@ -187,6 +175,7 @@ func (s *simulation) round(t *testing.T, i int) {
 	beside.Wait()
 	time.Sleep(time.Minute) // nothing is on its way any more
 	if results[0] == nil || results[1] == nil {
+		t.Errorf("%s: no result (fault %d)", name, o.kind)
 		return
 	}
 	s.fake.mu.Lock()

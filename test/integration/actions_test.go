@@ -124,7 +124,7 @@ func TestEveryAction(t *testing.T) {
 				t.Fatal("there is no call of it here")
 			}
 			harness.Converge(t, cp, b.ns) // an undo of a rollout waits for its controller
-			s := start(t, append([]string{"--verify-wait", "500ms", "--verify-timeout", "1s"}, wide...)...)
+			s := start(t, append([]string{"--verify-timeout", "1s"}, wide...)...)
 			p := s.Must("plan_"+a.Name, args)
 			said := harness.Into[struct {
 				Undo    plan.Undo
@@ -187,7 +187,7 @@ func TestEveryAction(t *testing.T) {
 func TestRolloutUndo(t *testing.T) {
 	b := newWorkbench(t)
 	b.furnish(t)
-	s := start(t, append([]string{"--verify-wait", "500ms", "--verify-timeout", "1s"}, wide...)...)
+	s := start(t, append([]string{"--verify-timeout", "1s"}, wide...)...)
 	apps := cp.Client.AppsV1()
 	got := s.Do("rollout_undo", of(b.ns, "deployment", "past").With("to_revision", 1))
 	d, err := apps.Deployments(b.ns).Get(t.Context(), "past", metav1.GetOptions{})
@@ -220,7 +220,7 @@ func TestRolloutUndo(t *testing.T) {
 func TestTrigger(t *testing.T) {
 	b := newWorkbench(t)
 	b.furnish(t)
-	s := start(t, append([]string{"--verify-wait", "2s"}, wide...)...)
+	s := start(t, append([]string{"--verify-timeout", "1s"}, wide...)...)
 	jobs := func() (names []string) {
 		t.Helper()
 		list, err := cp.Client.BatchV1().Jobs(b.ns).List(t.Context(), metav1.ListOptions{})

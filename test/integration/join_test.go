@@ -58,7 +58,7 @@ func TestJoin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := start(t, append([]string{"--verify-wait", "5s"}, wide...)...)
+	s := start(t, append([]string{"--verify-timeout", "1s"}, wide...)...)
 	api := of(b.ns, "deployment", "api")
 
 	calls := 0

@@ -245,7 +245,7 @@ func TestNothingSecretNothingHostile(t *testing.T) {
 		}))
 	denyAbove(t, ns, 5)
 	state := filepath.Join(t.TempDir(), "state")
-	s := harness.Spawn(t, cp, program(t), harness.Options{State: state, Args: append([]string{"--verify-wait", "500ms"}, wide...)})
+	s := harness.Spawn(t, cp, program(t), harness.Options{State: state, Args: append([]string{"--verify-timeout", "1s"}, wide...)})
 	web := of(ns, "deployment", "web")
 	var texts []string
 	denied := s.Must("plan_scale", web.With("replicas", 6))

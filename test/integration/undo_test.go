@@ -16,7 +16,7 @@ func TestUndo(t *testing.T) {
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(8).Ready(8), harness.Pod("loner"))
 	harness.Converge(t, cp, ns)
-	s := start(t, "--max-replicas", "6", "--writes-per-minute", "100", "--verify-wait", "500ms", "--verify-timeout", "1s")
+	s := start(t, "--max-replicas", "6", "--writes-per-minute", "100", "--verify-timeout", "1s")
 	replicas := func(want int32) {
 		t.Helper()
 		d, err := cp.Client.AppsV1().Deployments(ns).Get(t.Context(), "web", metav1.GetOptions{})
@@ -99,7 +99,7 @@ func TestUndoOverTheLimit(t *testing.T) {
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2), harness.Deployment("api").Replicas(3).Ready(3))
 	harness.Converge(t, cp, ns)
-	s := start(t, "--writes-per-minute", "100", "--verify-wait", "500ms", "--verify-timeout", "1s")
+	s := start(t, "--writes-per-minute", "100", "--verify-timeout", "1s")
 	up := harness.Into[execution](t, s.Do("scale", of(ns, "deployment", "web").With("replicas", 9)))
 	patchAs(t, "deployments", ns, "web", `{"status":{"observedGeneration":1000,"replicas":9,"updatedReplicas":9,"readyReplicas":9,"availableReplicas":9}}`, "status")
 	if no := s.Must("plan_scale", of(ns, "deployment", "web").With("replicas", 2)); harness.Code(no) != "blast_limit" {

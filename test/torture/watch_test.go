@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -149,6 +150,12 @@ func (w *watcher) versions(t testing.TB, ns, kind, name string) (out []version) 
 		key = "node " + name
 	}
 	lab.Eventually(t, "the watch of "+key+" to catch up", func() (bool, error) {
+		if kind == "cronjob" { // what was made from it comes by another watch
+			jobs, err := w.client.BatchV1().Jobs(ns).List(context.Background(), metav1.ListOptions{})
+			if err != nil || !w.hasSeen(jobs.Items) {
+				return false, err
+			}
+		}
 		live, err := w.live(ns, kind, name)
 		if err != nil && !apierrors.IsNotFound(err) {
 			return false, err
@@ -171,6 +178,12 @@ func (w *watcher) versions(t testing.TB, ns, kind, name string) (out []version) 
 		return older >= 0, err
 	})
 	return out
+}
+
+func (w *watcher) hasSeen(jobs []batchv1.Job) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !slices.ContainsFunc(jobs, func(j batchv1.Job) bool { return w.seen["job "+j.Namespace+"/"+j.Name] == nil })
 }
 
 // live is the version of a target as it is now, of a read that no cache answers.

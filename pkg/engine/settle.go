@@ -18,6 +18,9 @@ import (
 // server's own bound on a request (requestTimeoutUpperBound, 34 s) and 5 s on top.
 const commitBound = 39 * time.Second
 
+// skew is how far the API server's clock may be off ours.
+const skew = time.Minute
+
 // The pace of finding out.
 const (
 	settleFirst = 30 * time.Millisecond // a late commit was seen that much later
@@ -152,7 +155,7 @@ func (e *Engine) evidence(ctx context.Context, p *plan.Plan, open journal.Intent
 		o, err := e.readFor(ctx, s)
 		if err == nil {
 			f := judge(s, p.ID, open, o, left <= 0)
-			if f.outcome == stepIndeterminate && s.Target.Resource == "nodes" && o != nil && open.Since != "" {
+			if f.outcome == stepIndeterminate && s.Target.Resource == "nodes" && o != nil {
 				f = e.history(ctx, s, p.ID, open, o, f)
 			}
 			if f.outcome != "" {
@@ -173,11 +176,15 @@ func (e *Engine) evidence(ctx context.Context, p *plan.Plan, open journal.Intent
 	}
 }
 
-// history decides by every version of a node since the request, where they can be had.
+// history decides by every version of a node since the request, where the API server
+// still has them; nothing is decided while it does not answer.
 func (e *Engine) history(ctx context.Context, s plan.Step, id string, open journal.Intent, o plan.Object, otherwise finding) finding {
 	versions, err := e.k.Read.NodeHistory(ctx, s.Target, open.Since, o.Value("metadata.resourceVersion"))
-	if err != nil {
-		return otherwise
+	switch {
+	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
+		return withoutHistory(s, open, o, otherwise)
+	case err != nil:
+		return finding{}
 	}
 	for _, v := range versions {
 		if v.ManagedBy(kube.FieldManager+id, s.Subresource()) {
@@ -188,6 +195,24 @@ func (e *Engine) history(ctx context.Context, s plan.Step, id string, open journ
 		}
 	}
 	return finding{stepNotApplied, "no version since shows it"}
+}
+
+// withoutHistory decides by who owns the changed fields, and since when: a field that was
+// taken away and set again has an owner of that time.
+func withoutHistory(s plan.Step, open journal.Intent, o plan.Object, otherwise finding) finding {
+	if lostFields(s, o) == "" {
+		return finding{stepApplied, converged}
+	}
+	if s.Marks() {
+		return otherwise
+	}
+	for _, c := range s.Changes {
+		since := o.OwnedSince(c.Field)
+		if c.Old != c.New && (since.IsZero() || since.After(open.Time.Add(-skew))) {
+			return otherwise
+		}
+	}
+	return finding{stepNotApplied, "it has been as it is since before the request"}
 }
 
 // readFor reads what a Step writes from the API server itself; nil is one that is not

@@ -142,3 +142,40 @@ func TestReconcile(t *testing.T) {
 		})
 	}
 }
+
+// TestWithoutHistory: who set a field, and when, decides where the versions are gone.
+func TestWithoutHistory(t *testing.T) {
+	sent := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+	node := func(unschedulable bool, since time.Time) plan.Object {
+		o := plan.Object{"metadata": map[string]any{}, "spec": map[string]any{}}
+		if unschedulable {
+			o["spec"] = map[string]any{"unschedulable": true}
+			o["metadata"] = map[string]any{"managedFields": []any{map[string]any{
+				"manager": "kubectl", "time": since.Format(time.RFC3339), "fieldsV1": map[string]any{"f:spec": map[string]any{"f:unschedulable": map[string]any{}}},
+			}}}
+		}
+		return o
+	}
+	step := func(op, was, is string) plan.Step {
+		return plan.Step{Verb: plan.Patch, Target: plan.Target{Resource: "nodes", Name: "n"}, Patch: []plan.Op{{Op: op, Path: "/spec/unschedulable"}},
+			Changes: []plan.Change{{Field: "spec.unschedulable", Old: was, New: is}}}
+	}
+	cordon, uncordon := step("add", "false", "true"), step("remove", "true", "false")
+	for name, tc := range map[string]struct {
+		step plan.Step
+		live plan.Object
+		want string
+	}{
+		"cordoned, by whomever":                     {cordon, node(true, sent), stepApplied},
+		"not cordoned: it may have been":            {cordon, node(false, sent), stepIndeterminate},
+		"uncordoned, by whomever":                   {uncordon, node(false, sent), stepApplied},
+		"cordoned since long before":                {uncordon, node(true, sent.Add(-time.Hour)), stepNotApplied},
+		"cordoned again since":                      {uncordon, node(true, sent.Add(time.Second)), stepIndeterminate},
+		"cordoned about then: clocks are not equal": {uncordon, node(true, sent.Add(-time.Second)), stepIndeterminate},
+	} {
+		got := withoutHistory(tc.step, journal.Intent{Time: sent}, tc.live, finding{outcome: stepIndeterminate})
+		if got.outcome != tc.want {
+			t.Errorf("%s: %s, want %s", name, got, tc.want)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -161,6 +162,25 @@ func (o Object) ManagedBy(manager, subresource string) bool {
 		}
 	}
 	return false
+}
+
+// OwnedSince is when the last of the managers that own a field changed what it owns, to
+// the second; zero where the field has no owner. It holds for fields whose path has no
+// list in it.
+func (o Object) OwnedSince(field string) (last time.Time) {
+	entries, _ := o.at([]string{"metadata", "managedFields"}).([]any)
+	for _, e := range entries {
+		m, _ := e.(map[string]any)
+		owned, _ := m["fieldsV1"].(map[string]any)
+		for _, segment := range Path(field) {
+			owned, _ = owned["f:"+segment].(map[string]any)
+		}
+		at, err := time.Parse(time.RFC3339, fmt.Sprint(m["time"]))
+		if owned != nil && err == nil && at.After(last) {
+			last = at
+		}
+	}
+	return last
 }
 
 func (o Object) at(segments []string) any {

@@ -3,6 +3,7 @@ package plan
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -365,6 +366,26 @@ func TestStateFields(t *testing.T) {
 	for _, k := range Kinds {
 		if len(stateFields[k.Resource]) == 0 {
 			t.Errorf("a plan about %s shows no state", k.Resource)
+		}
+	}
+}
+
+// TestOwnedSince reads managedFields as the API server writes them.
+func TestOwnedSince(t *testing.T) {
+	o := Object{"metadata": map[string]any{"managedFields": []any{
+		map[string]any{"manager": "a", "time": "2026-11-30T12:00:00Z", "fieldsV1": map[string]any{"f:spec": map[string]any{"f:unschedulable": map[string]any{}}}},
+		map[string]any{"manager": "b", "time": "2026-11-30T12:00:05Z", "fieldsV1": map[string]any{"f:spec": map[string]any{"f:unschedulable": map[string]any{}, "f:taints": map[string]any{}}}},
+		map[string]any{"manager": "c", "time": "2026-11-30T12:00:09Z", "fieldsV1": map[string]any{"f:status": map[string]any{}}},
+		map[string]any{"manager": "d", "fieldsV1": map[string]any{"f:spec": map[string]any{"f:unschedulable": map[string]any{}}}},
+		"odd",
+	}}}
+	for field, want := range map[string]string{"spec.unschedulable": "2026-11-30T12:00:05Z", "spec.podCIDR": "", "spec.unschedulable.x": ""} {
+		got := ""
+		if at := o.OwnedSince(field); !at.IsZero() {
+			got = at.Format(time.RFC3339)
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", field, got, want)
 		}
 	}
 }

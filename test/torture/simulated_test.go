@@ -37,10 +37,7 @@ const abreast = 100
 // for. The processes, their deaths and their disks are TestTorture's.
 func TestSimulated(t *testing.T) {
 	t.Parallel()
-	if *seed == 0 {
-		*seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("seed %d", *seed)
+	t.Logf("seed %d", choices())
 	dir, began := filepath.Join(t.TempDir(), "state"), time.Now()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSimulation(t, dir)
@@ -61,7 +58,7 @@ func TestSimulated(t *testing.T) {
 	if len(verified.Unsettled)+len(counted.Faults) > 0 {
 		t.Errorf("unsettled %q, faults %q", verified.Unsettled, counted.Faults)
 	}
-	fmt.Printf("simulated: %d journal lines, seed %d, %s\n", verified.Lines, *seed, time.Since(began).Round(time.Second))
+	fmt.Printf("simulated: %d journal lines, seed %d, %s\n", verified.Lines, choices(), time.Since(began).Round(time.Second))
 }
 
 type simulation struct {
@@ -119,10 +116,10 @@ func (s *simulation) injected() int {
 
 // round is one plan and its execution, by two callers at once.
 func (s *simulation) round(t *testing.T, i int) {
-	rng := mathrand.New(mathrand.NewPCG(*seed, uint64(i)))
+	rng := mathrand.New(mathrand.NewPCG(choices(), uint64(i)))
 	name := fmt.Sprintf("web-%d", i)
 	o := &fakeObject{
-		rng: mathrand.New(mathrand.NewPCG(*seed, uint64(i)|1<<62)), kind: rng.IntN(fakeKinds),
+		rng: mathrand.New(mathrand.NewPCG(choices(), uint64(i)|1<<62)), kind: rng.IntN(fakeKinds),
 		reads: rng.IntN(4) == 0, lost: rng.IntN(4) == 0, override: rng.IntN(10) == 0,
 	}
 	s.fake.add(name, o)
@@ -147,10 +144,12 @@ func (s *simulation) round(t *testing.T, i int) {
 	}
 	var beside sync.WaitGroup
 	for range rng.IntN(3) {
-		beside.Go(func() { time.Sleep(time.Duration(rng.IntN(50_000)) * time.Millisecond); s.fake.touch(o) })
+		at := time.Duration(rng.IntN(50_000)) * time.Millisecond
+		beside.Go(func() { time.Sleep(at); s.fake.touch(o) })
 	}
 	if o.override {
-		beside.Go(func() { time.Sleep(time.Duration(100+rng.IntN(45_000)) * time.Millisecond); s.fake.overrule(o) })
+		at := time.Duration(100+rng.IntN(45_000)) * time.Millisecond
+		beside.Go(func() { time.Sleep(at); s.fake.overrule(o) })
 	}
 	args += fmt.Sprintf(`,"confirm":%q,"reason":"torture"}`, planned.Phrase)
 	call := engine.Call{Action: scale, Tool: "scale", Raw: []byte(args)}

@@ -5,6 +5,7 @@
 package blast
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
@@ -16,28 +17,42 @@ const (
 	factPods    = "pods"
 	factBudgets = "poddisruptionbudgets"
 	factNodes   = "nodes"
+
+	factServices    = "services"
+	factAutoscalers = "horizontalpodautoscalers"
+	factQuotas      = "resourcequotas"
 )
+
+// unknownWithout says what cannot be told without a fact on which no gate rests.
+var unknownWithout = map[string]string{
+	factPods:        "how many pods stay on the node",
+	factServices:    "which services lose ready endpoints",
+	factAutoscalers: "whether an autoscaler takes the change back",
+	factQuotas:      "whether the new pods fit into a quota",
+}
 
 // Need says which facts to fetch for a plan.
 type Need struct {
 	Namespace            string // "" for all of them
 	Pods, Budgets, Nodes bool
+
+	Services, Autoscalers, Quotas bool // to warn: no gate rests on them
 }
 
-// Needs says which facts the Steps' gates need. What only adds pods, or touches none,
-// needs nothing. targets holds the live object of each Step by UID.
+// Needs says which facts the Steps' gates and warnings need. What touches no pod needs
+// nothing. targets holds the live object of each Step by UID.
 func Needs(steps []plan.Step, targets map[string]plan.Object) Need {
 	var n Need
 	namespaces := map[string]bool{}
 	for i, e := range effectsOf(steps, targets) {
 		s := steps[i]
-		facts := gateFacts(e, s)
-		if e == cordons {
-			facts = append(facts, factPods) // to say how many stay; no gate rests on it
-		}
+		facts := append(gateFacts(e, s), adviceFacts(e, s)...)
 		n.Pods = n.Pods || slices.Contains(facts, factPods)
 		n.Budgets = n.Budgets || slices.Contains(facts, factBudgets)
 		n.Nodes = n.Nodes || slices.Contains(facts, factNodes)
+		n.Services = n.Services || slices.Contains(facts, factServices)
+		n.Autoscalers = n.Autoscalers || slices.Contains(facts, factAutoscalers)
+		n.Quotas = n.Quotas || slices.Contains(facts, factQuotas)
 		switch {
 		case slices.Contains(facts, factNodes):
 			namespaces[""] = true // the pods of a node have owners and siblings everywhere
@@ -67,6 +82,17 @@ func gateFacts(e effect, s plan.Step) []string {
 	return nil
 }
 
+// adviceFacts names the facts without which the plan of a Step says less.
+func adviceFacts(e effect, s plan.Step) (facts []string) {
+	switch e {
+	case removes, rolls, evicts, deletes:
+		facts = append(facts, factServices)
+	case cordons:
+		facts = append(facts, factPods)
+	}
+	return facts
+}
+
 // Input is all that Compute looks at.
 type Input struct {
 	Steps   []plan.Step
@@ -86,6 +112,7 @@ type Effect struct {
 	Class       plan.Class
 	NeedsPerson []string    // why a person must decide, whatever the limit is
 	Risks       []plan.Risk // of every owner, worst first; Blast.AtRisk is the first one
+	Warnings    []string    // the facts that could not be had, and what is not known without them
 }
 
 // Compute derives the effect from the Steps. It refuses with facts_missing where a fact
@@ -96,6 +123,7 @@ func Compute(in Input) (Effect, *refusal.Refusal) {
 		return Effect{}, no
 	}
 	t := newTally(in)
+	t.missingAdvice(effects)
 	at := map[string]int{} // the pods by UID
 	if slices.ContainsFunc(effects, func(e effect) bool { return e == evicts || e == deletes }) {
 		for i, p := range in.Facts.Pods {
@@ -138,7 +166,21 @@ func Compute(in Input) (Effect, *refusal.Refusal) {
 		}
 	}
 	t.remove(gone, cordoned)
+	t.sayServices()
 	return t.effect(), nil
+}
+
+// missingAdvice warns of the facts that the plan would tell more with.
+func (t *tally) missingAdvice(effects []effect) {
+	for i, s := range t.in.Steps {
+		for _, fact := range adviceFacts(effects[i], s) {
+			why, missing := t.in.Facts.Missing[fact]
+			w := fmt.Sprintf("not known: %s; %s", unknownWithout[fact], plan.Untrusted(why))
+			if missing && !slices.Contains(t.warnings, w) {
+				t.warnings = append(t.warnings, w)
+			}
+		}
+	}
 }
 
 func missingFacts(in Input, effects []effect) *refusal.Refusal {

@@ -191,16 +191,16 @@ func TestNeeds(t *testing.T) {
 		want  Need
 	}{
 		"scale up":             {func(w *world) { w.scale(web, 4) }, Need{}},
-		"scale down":           {func(w *world) { w.scale(web, 2) }, Need{Namespace: "default", Pods: true}},
-		"restart":              {func(w *world) { w.restart(web) }, Need{Namespace: "default", Pods: true}},
+		"scale down":           {func(w *world) { w.scale(web, 2) }, Need{Namespace: "default", Pods: true, Services: true}},
+		"restart":              {func(w *world) { w.restart(web) }, Need{Namespace: "default", Pods: true, Services: true}},
 		"restart, paused":      {func(w *world) { w.restart(held) }, Need{}},
-		"delete":               {func(w *world) { w.gone(plan.Delete, plan.Fail, "a") }, Need{Namespace: "default", Pods: true, Budgets: true}},
-		"evict":                {func(w *world) { w.gone(plan.Evict, plan.Fail, "a") }, Need{Namespace: "default", Pods: true, Budgets: true}},
-		"drain":                {func(w *world) { w.cordon("n1").gone(plan.Evict, plan.Wait, "a") }, Need{Pods: true, Budgets: true, Nodes: true}},
-		"drain, cordoned":      {func(w *world) { w.gone(plan.Evict, plan.Wait, "a") }, Need{Pods: true, Budgets: true, Nodes: true}},
+		"delete":               {func(w *world) { w.gone(plan.Delete, plan.Fail, "a") }, Need{Namespace: "default", Pods: true, Budgets: true, Services: true}},
+		"evict":                {func(w *world) { w.gone(plan.Evict, plan.Fail, "a") }, Need{Namespace: "default", Pods: true, Budgets: true, Services: true}},
+		"drain":                {func(w *world) { w.cordon("n1").gone(plan.Evict, plan.Wait, "a") }, Need{Pods: true, Budgets: true, Nodes: true, Services: true}},
+		"drain, cordoned":      {func(w *world) { w.gone(plan.Evict, plan.Wait, "a") }, Need{Pods: true, Budgets: true, Nodes: true, Services: true}},
 		"cordon":               {func(w *world) { w.cordon("n1") }, Need{Pods: true, Nodes: true}},
-		"two namespaces":       {func(w *world) { w.scale(web, 2).step(other) }, Need{Pods: true, Budgets: true}},
-		"two in one namespace": {func(w *world) { w.scale(web, 2).gone(plan.Delete, plan.Fail, "a") }, Need{Namespace: "default", Pods: true, Budgets: true}},
+		"two namespaces":       {func(w *world) { w.scale(web, 2).step(other) }, Need{Pods: true, Budgets: true, Services: true}},
+		"two in one namespace": {func(w *world) { w.scale(web, 2).gone(plan.Delete, plan.Fail, "a") }, Need{Namespace: "default", Pods: true, Budgets: true, Services: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &world{t: t, in: Input{Targets: w.in.Targets}}

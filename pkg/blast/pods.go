@@ -36,6 +36,7 @@ func (t *tally) remove(gone []removal, cordoned []string) {
 	for _, r := range gone {
 		o := owners[topOf(r.Pod)]
 		o.lose(held.take(o, r), !r.bare() && !n.full())
+		o.exposed = append(o.exposed, r.Pod)
 		t.losesPod(r)
 	}
 	t.sayRemovals(gone, owners, n)

@@ -61,6 +61,8 @@ type owner struct {
 	forGood bool   // some of what is lost is not replaced
 	all     bool   // counts as everything, whatever is ready
 	largest *int32 // the largest step that passes, of a scale-down
+
+	exposed []plan.Pod // those among which Missing are
 }
 
 // lose takes n more of the ready pods away.
@@ -122,6 +124,8 @@ type tally struct {
 	losses []string
 	dirty  []string // pods that go with data in emptyDir volumes
 	class  plan.Class
+
+	warnings []string
 }
 
 func newTally(in Input) *tally {
@@ -212,7 +216,7 @@ func (t *tally) effect() Effect {
 	t.blast.Lines = worstFirst(t.lines)
 	t.blast.Losses = t.losses
 	t.blast.Source = cmp.Or(t.in.Facts.Sources[factPods], t.in.Facts.Sources[factNodes])
-	return Effect{Blast: t.blast, Class: t.class, NeedsPerson: t.person, Risks: risks}
+	return Effect{Blast: t.blast, Class: t.class, NeedsPerson: t.person, Risks: risks, Warnings: t.warnings}
 }
 
 // worse orders owners: first those for which the gate says no. A single replaced pod may

@@ -17,6 +17,7 @@ import (
 // scaleDown removes pods.
 func (t *tally) scaleDown(s plan.Step, o plan.Object) {
 	pods, _ := podsOf(s.Target, o, t.in.Facts.Pods)
+	exposed := pods
 	from, to := replicas(o), int(*s.Replicas)
 	unlisted := func(ready int) int { return max(ready-readyOf(pods), 0) }
 	// Those that are not ready go first.
@@ -36,6 +37,7 @@ func (t *tally) scaleDown(s plan.Step, o plan.Object) {
 			gone := condemned(set, pods, to)
 			return ready - min(readyOf(gone)+unlisted(ready), max(from-to, len(gone)))
 		}
+		exposed = condemned(set, pods, to)
 		say = func(_ *owner, ready, lost int) {
 			t.saySetDown(set, condemned(set, pods, to), len(pods)+unlisted(ready), lost, from, to)
 		}
@@ -64,6 +66,7 @@ func (t *tally) scaleDown(s plan.Step, o plan.Object) {
 	say(w, ready, lost)
 	w.count(ready)
 	w.lose(lost, false)
+	w.exposed = exposed
 	t.afterwards("gone")
 	passes := func(to int) bool { return w.share(loss(to)) <= t.in.MaxPercent }
 	if w.share(w.Ready, w.Missing) <= t.in.MaxPercent {

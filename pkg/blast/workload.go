@@ -174,6 +174,7 @@ func (t *tally) roll(s plan.Step, o plan.Object) {
 	ready, lost := w.worst(t.readings(s, o), missing)
 	w.count(ready)
 	w.lose(lost, true)
+	w.exposed = touched
 	unlisted := max(ready-listed, 0)
 	t.touch(plan.Replaces, replaced(unlisted), len(pods)+unlisted)
 	t.sayRoll(p, replaced(unlisted), len(pods)+unlisted, ready)

@@ -207,7 +207,7 @@ func (e *Engine) pass(ctx context.Context, c Call, args action.Args, p *plan.Pla
 		Excluded:  e.excluded(),
 		PodFacts:  kube.PodFacts,
 		NoNotes:   !e.cfg.Policy.ChangeCauseOnScale,
-		OnPropose: dry.start,
+		OnPropose: func(n int, pr action.Proposal) { dry.start(n, pr); e.warm(pr) },
 	})
 	planErr := c.Action.Run(ctx, s, args)
 	dry.wait.Wait()
@@ -323,12 +323,10 @@ func (e *Engine) radius(ctx context.Context, got *passed) error {
 		versions = append(versions, pr.Object.Value("metadata.resourceVersion"))
 	}
 	steps := got.steps()
-	need := blast.Needs(steps, targets)
-	facts := e.k.Cache.Facts(ctx, kube.Want{
-		Namespace: need.Namespace, Pods: need.Pods, Budgets: need.Budgets, Nodes: need.Nodes,
-		NotBefore: kube.Newest(versions...),
-		Agrees:    func(f plan.Facts) bool { return blast.Agrees(got.Target, got.Object, f) },
-	})
+	want := wanted(blast.Needs(steps, targets))
+	want.NotBefore = kube.Newest(versions...)
+	want.Agrees = func(f plan.Facts) bool { return blast.Agrees(got.Target, got.Object, f) }
+	facts := e.k.Cache.Facts(ctx, want)
 	var no *refusal.Refusal
 	err := e.j.View(func(l *journal.Ledger) error {
 		got.effect, no = blast.Compute(blast.Input{
@@ -350,7 +348,21 @@ func (e *Engine) radius(ctx context.Context, got *passed) error {
 	case no != nil:
 		return no
 	}
+	got.warnings = append(got.warnings, got.effect.Warnings...)
 	return nil
+}
+
+// wanted is what the radius needs of the caches.
+func wanted(n blast.Need) kube.Want {
+	return kube.Want{
+		Namespace: n.Namespace, Pods: n.Pods, Budgets: n.Budgets, Nodes: n.Nodes,
+		Services: n.Services, Autoscalers: n.Autoscalers, Quotas: n.Quotas,
+	}
+}
+
+// warm lets the caches sync while the dry run is under way.
+func (e *Engine) warm(pr action.Proposal) {
+	e.k.Cache.Warm(wanted(blast.Needs([]plan.Step{pr.Step}, map[string]plan.Object{pr.Step.Target.UID: pr.Object})))
 }
 
 // dryRunner sends the dry runs of one pass as they are proposed, a bounded number at

@@ -16,6 +16,8 @@ func Rules(actions []*action.Action) []rbacv1.PolicyRule {
 	rules := []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"get"}}, // terminating; the cluster's identity
 		{APIGroups: []string{""}, Resources: []string{"pods", "nodes"}, Verbs: watch},        // the blast radius
+		{APIGroups: []string{""}, Resources: []string{"services", "resourcequotas"}, Verbs: watch},
+		{APIGroups: []string{"autoscaling"}, Resources: []string{"horizontalpodautoscalers"}, Verbs: watch},
 		{APIGroups: []string{"policy"}, Resources: []string{"poddisruptionbudgets"}, Verbs: watch},
 	}
 	for _, a := range actions {

@@ -30,6 +30,10 @@ type Want struct {
 	Namespace            string // "" is all namespaces
 	Pods, Budgets, Nodes bool
 
+	// Services, Autoscalers and Quotas only warn: a cache of them need not have reached
+	// NotBefore.
+	Services, Autoscalers, Quotas bool
+
 	// NotBefore is the newest resourceVersion among the live objects that the plan rests
 	// on (see Newest); "" asks for nothing. A cache that has not reached it is not used.
 	NotBefore string
@@ -56,8 +60,8 @@ func Newest(versions ...string) string {
 	return newest
 }
 
-// Cache holds the siblings of targets: pods, disruption budgets and nodes, as compact
-// records, in informers that start on first use, as narrow as the plan needs, and stop
+// Cache holds the siblings of targets: pods, disruption budgets, nodes and what bears on
+// them, as compact records, in informers that start on first use, as narrow as the plan needs, and stop
 // when they are idle. Nothing of Secrets or ConfigMaps is ever in it, and nothing but the
 // watch writes to it.
 //
@@ -76,7 +80,8 @@ func Newest(versions ...string) string {
 //     list tells the two apart: where it holds just what the cache holds, the cache counts
 //     as being at the list's version until its next event. So the first plan within a
 //     minute after its target was written may need a list, the ones after it do not.
-//   - Want.Agrees.
+//     What only warns is used as it is.
+//   - Want.Agrees, of what does not only warn.
 type Cache struct {
 	client kubernetes.Interface
 	now    func() time.Time
@@ -104,11 +109,7 @@ func NewCache(client kubernetes.Interface, now func() time.Time, log *slog.Logge
 // Missing with the reason, and never as an empty list. The records share memory with the
 // cache: nobody may write to their maps and slices.
 func (c *Cache) Facts(ctx context.Context, w Want) plan.Facts {
-	parts := make([]*part, 0, 3)
-	for _, s := range w.sources() {
-		i, why := c.inform(s)
-		parts = append(parts, &part{source: s, informer: i, doubt: why})
-	}
+	parts := c.parts(w)
 	awaitSync(ctx, c.syncWait, parts)
 	c.settle(ctx, w, parts)
 	f := join(parts)
@@ -119,7 +120,28 @@ func (c *Cache) Facts(ctx context.Context, w Want) plan.Facts {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	slices.SortFunc(f.Nodes, func(a, b plan.Node) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(f.Services, func(a, b plan.Service) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	slices.SortFunc(f.Autoscalers, func(a, b plan.Autoscaler) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	slices.SortFunc(f.Quotas, func(a, b plan.Quota) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
 	return f
+}
+
+// Warm starts the informers of a want and waits for nothing, so that they sync while the
+// caller does something else.
+func (c *Cache) Warm(w Want) { c.parts(w) }
+
+func (c *Cache) parts(w Want) (parts []*part) {
+	for _, s := range w.sources() {
+		i, why := c.inform(s)
+		parts = append(parts, &part{source: s, informer: i, doubt: why})
+	}
+	return parts
 }
 
 func (w Want) sources() (out []source) {
@@ -131,6 +153,15 @@ func (w Want) sources() (out []source) {
 	}
 	if w.Nodes {
 		out = append(out, source{"nodes", ""})
+	}
+	if w.Services {
+		out = append(out, source{"services", w.Namespace})
+	}
+	if w.Autoscalers {
+		out = append(out, source{"horizontalpodautoscalers", w.Namespace})
+	}
+	if w.Quotas {
+		out = append(out, source{"resourcequotas", w.Namespace})
 	}
 	return out
 }
@@ -235,10 +266,12 @@ func (c *Cache) look(w Want, parts []*part) {
 			p.doubt = "the watch is down"
 		case !reached(version, seen):
 			p.doubt = "the cache is behind its watch"
-		case !reached(proven, w.NotBefore):
+		case !p.advises() && !reached(proven, w.NotBefore):
 			p.doubt = older
 		default:
-			p.doubt, sound = "", append(sound, p)
+			if p.doubt = ""; !p.advises() {
+				sound = append(sound, p)
+			}
 			p.cached = listing{records: p.informer.records(p.namespace), origin: fmt.Sprintf("cache, %s old", age.Round(time.Second))}
 		}
 	}

@@ -35,8 +35,8 @@ type informer struct {
 	quiet struct{ from, to string } // versions between which nothing has changed
 }
 
-// start runs an informer. It ends with stop, or by itself where watching is forbidden,
-// which no retry heals.
+// start runs an informer. It ends with stop, or by itself where watching is forbidden
+// or the API is not served, which no retry heals.
 func (c *Cache) start(s source) *informer {
 	ctx, stop := context.WithCancel(klog.NewContext(context.Background(), klog.New(informerLog{c.log})))
 	i := &informer{source: s, stop: stop, done: make(chan struct{})}
@@ -78,7 +78,7 @@ func (c *Cache) start(s source) *informer {
 	_ = i.SetTransform(compact)
 	_ = i.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
 		c.log.Debug("watch failed", "resource", s.resource, "namespace", s.namespace, "err", plan.Untrusted(err.Error()))
-		if apierrors.IsForbidden(err) {
+		if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) { // no right to it, or no such API
 			c.deny(i)
 		}
 	})

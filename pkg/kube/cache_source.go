@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -45,6 +46,12 @@ func (s source) calls(k kubernetes.Interface) calls {
 		return callsOf(k.CoreV1().Pods(s.namespace))
 	case "nodes":
 		return callsOf(k.CoreV1().Nodes())
+	case "services":
+		return callsOf(k.CoreV1().Services(s.namespace))
+	case "resourcequotas":
+		return callsOf(k.CoreV1().ResourceQuotas(s.namespace))
+	case "horizontalpodautoscalers":
+		return callsOf(k.AutoscalingV2().HorizontalPodAutoscalers(s.namespace))
 	}
 	return callsOf(k.PolicyV1().PodDisruptionBudgets(s.namespace))
 }
@@ -55,16 +62,34 @@ func (s source) example() runtime.Object {
 		return &corev1.Pod{}
 	case "nodes":
 		return &corev1.Node{}
+	case "services":
+		return &corev1.Service{}
+	case "resourcequotas":
+		return &corev1.ResourceQuota{}
+	case "horizontalpodautoscalers":
+		return &autoscalingv2.HorizontalPodAutoscaler{}
 	}
 	return &policyv1.PodDisruptionBudget{}
 }
 
 // qualified is the resource's name with its group.
 func (s source) qualified() string {
-	if s.resource == "poddisruptionbudgets" {
+	switch s.resource {
+	case "poddisruptionbudgets":
 		return s.resource + ".policy"
+	case "horizontalpodautoscalers":
+		return s.resource + ".autoscaling"
 	}
 	return s.resource
+}
+
+// advises reports whether no gate rests on the source: it warns, and changes seldom.
+func (s source) advises() bool {
+	switch s.resource {
+	case "services", "resourcequotas", "horizontalpodautoscalers":
+		return true
+	}
+	return false
 }
 
 // pageSize is how many objects are asked for at once.
@@ -129,7 +154,7 @@ func (s source) unlisted(ctx context.Context, err error) string {
 // informer needs to file them.
 type record struct {
 	namespace, name, version string
-	facts                    any // plan.Pod, plan.Node or plan.Budget
+	facts                    any // plan.Pod, plan.Node, plan.Budget ...
 }
 
 // GetObjectMeta makes a metav1.ObjectMetaAccessor of the record. The store asks for it
@@ -146,6 +171,14 @@ func (r *record) addTo(f *plan.Facts) {
 		f.Nodes = append(f.Nodes, facts)
 	case plan.Budget:
 		f.Budgets = append(f.Budgets, facts)
+	case plan.Autoscaler:
+		f.Autoscalers = append(f.Autoscalers, facts)
+	case plan.Quota:
+		f.Quotas = append(f.Quotas, facts)
+	case plan.Service:
+		if facts.Selector != nil {
+			f.Services = append(f.Services, facts)
+		}
 	}
 }
 
@@ -161,6 +194,12 @@ func compact(o any) (any, error) {
 		facts = nodeFacts(o)
 	case *policyv1.PodDisruptionBudget:
 		facts = budgetFacts(o)
+	case *corev1.Service:
+		facts = serviceFacts(o)
+	case *corev1.ResourceQuota:
+		facts = quotaFacts(o)
+	case *autoscalingv2.HorizontalPodAutoscaler:
+		facts = autoscalerFacts(o)
 	default:
 		return nil, fmt.Errorf("nothing is cached of %T", o)
 	}

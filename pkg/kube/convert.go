@@ -1,10 +1,15 @@
 package kube
 
 import (
+	"strings"
+
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 )
@@ -59,8 +64,70 @@ func nodeFacts(n *corev1.Node) plan.Node {
 	}
 	for _, t := range n.Spec.Taints {
 		if t.Key != corev1.TaintNodeUnschedulable && t.Effect != corev1.TaintEffectPreferNoSchedule {
-			out.NoSchedule = true
+			out.Taints = append(out.Taints, plan.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect)})
 		}
 	}
 	return out
+}
+
+func serviceFacts(s *corev1.Service) plan.Service {
+	out := plan.Service{Namespace: s.Namespace, Name: s.Name}
+	if len(s.Spec.Selector) > 0 && s.Spec.Type != corev1.ServiceTypeExternalName {
+		out.Selector = labels.SelectorFromSet(s.Spec.Selector)
+	}
+	return out
+}
+
+func autoscalerFacts(h *autoscalingv2.HorizontalPodAutoscaler) plan.Autoscaler {
+	ref := h.Spec.ScaleTargetRef
+	group, _, grouped := strings.Cut(ref.APIVersion, "/")
+	if !grouped {
+		group = ""
+	}
+	out := plan.Autoscaler{
+		Namespace: h.Namespace, Name: h.Name, Group: group, Kind: ref.Kind, Target: ref.Name,
+		Min: int(ptr.Deref(h.Spec.MinReplicas, 1)), Max: int(h.Spec.MaxReplicas),
+	}
+	if owner := metav1.GetControllerOfNoCopy(h); owner != nil && owner.Kind == "ScaledObject" {
+		out.ScaledObject = owner.Name
+	}
+	return out
+}
+
+// quotaFacts takes what is limited of pods; the API has two names for some of it.
+func quotaFacts(q *corev1.ResourceQuota) plan.Quota {
+	out := plan.Quota{Namespace: q.Namespace, Name: q.Name, Hard: map[string]int64{}, Used: map[string]int64{}}
+	for _, s := range q.Spec.Scopes {
+		out.Scopes = append(out.Scopes, string(s))
+	}
+	if q.Spec.ScopeSelector != nil {
+		for _, s := range q.Spec.ScopeSelector.MatchExpressions {
+			scope := string(s.ScopeName)
+			if s.Operator != corev1.ScopeSelectorOpExists {
+				scope += " " + string(s.Operator)
+			}
+			out.Scopes = append(out.Scopes, scope)
+		}
+	}
+	for name, hard := range q.Spec.Hard {
+		key := string(name)
+		switch name {
+		case corev1.ResourceCPU, corev1.ResourceMemory:
+			key = "requests." + key
+		case corev1.ResourcePods, "count/pods", corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory, corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory:
+		default:
+			continue
+		}
+		used := q.Status.Used[name]
+		out.Hard[key], out.Used[key] = amount(key, hard), amount(key, used)
+	}
+	return out
+}
+
+// amount is in millicores for cpu, in the resource's own unit for all else.
+func amount(name string, q resource.Quantity) int64 {
+	if strings.HasSuffix(name, "cpu") {
+		return q.MilliValue()
+	}
+	return q.Value()
 }

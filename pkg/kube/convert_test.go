@@ -5,8 +5,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -174,8 +176,8 @@ func TestNodeFacts(t *testing.T) {
 		"ready":          {func(*corev1.Node) {}, plan.Node{Name: "node-1", Ready: true}},
 		"not ready":      {func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionUnknown }, plan.Node{Name: "node-1"}},
 		"new":            {func(n *corev1.Node) { n.Status.Conditions = nil }, plan.Node{Name: "node-1"}},
-		"no schedule":    {taint("gpu", corev1.TaintEffectNoSchedule), plan.Node{Name: "node-1", Ready: true, NoSchedule: true}},
-		"no execute":     {taint("gpu", corev1.TaintEffectNoExecute), plan.Node{Name: "node-1", Ready: true, NoSchedule: true}},
+		"no schedule":    {taint("gpu", corev1.TaintEffectNoSchedule), plan.Node{Name: "node-1", Ready: true, Taints: []plan.Taint{{Key: "gpu", Effect: "NoSchedule"}}}},
+		"no execute":     {taint("gpu", corev1.TaintEffectNoExecute), plan.Node{Name: "node-1", Ready: true, Taints: []plan.Taint{{Key: "gpu", Effect: "NoExecute"}}}},
 		"rather not":     {taint("gpu", corev1.TaintEffectPreferNoSchedule), plan.Node{Name: "node-1", Ready: true}},
 		"cordon's taint": {taint(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule), plan.Node{Name: "node-1", Ready: true}},
 		"cordoned":       {func(n *corev1.Node) { n.Spec.Unschedulable = true }, plan.Node{Name: "node-1", Ready: true, Unschedulable: true}},
@@ -192,5 +194,96 @@ func TestNodeFacts(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestServiceFacts(t *testing.T) {
+	web := plan.Pod{Namespace: "default", Labels: map[string]string{"app": "web", "tier": "front"}}
+	for name, tc := range map[string]struct {
+		spec        corev1.ServiceSpec
+		wantListed  bool
+		wantSelects bool
+	}{
+		"selects":         {corev1.ServiceSpec{Selector: map[string]string{"app": "web"}}, true, true},
+		"selects others":  {corev1.ServiceSpec{Selector: map[string]string{"app": "db"}}, true, false},
+		"of two labels":   {corev1.ServiceSpec{Selector: map[string]string{"app": "web", "tier": "back"}}, true, false},
+		"no selector":     {corev1.ServiceSpec{}, false, false},
+		"an outside name": {corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, Selector: map[string]string{"app": "web"}}, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := compact(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Spec: tc.spec})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var f plan.Facts
+			r.(*record).addTo(&f)
+			if listed := len(f.Services) == 1; listed != tc.wantListed {
+				t.Fatalf("listed %t, want %t", listed, tc.wantListed)
+			}
+			if tc.wantListed && f.Services[0].Selects(web) != tc.wantSelects {
+				t.Errorf("selects %t, want %t", !tc.wantSelects, tc.wantSelects)
+			}
+		})
+	}
+}
+
+func TestAutoscalerFacts(t *testing.T) {
+	ref := func(apiVersion, kind string) autoscalingv2.CrossVersionObjectReference {
+		return autoscalingv2.CrossVersionObjectReference{APIVersion: apiVersion, Kind: kind, Name: "web"}
+	}
+	keda := []metav1.OwnerReference{{APIVersion: "keda.sh/v1alpha1", Kind: "ScaledObject", Name: "shop", Controller: ptr.To(true)}}
+	for name, tc := range map[string]struct {
+		hpa  autoscalingv2.HorizontalPodAutoscaler
+		want plan.Autoscaler
+	}{
+		"bounds": {
+			autoscalingv2.HorizontalPodAutoscaler{Spec: autoscalingv2.HorizontalPodAutoscalerSpec{ScaleTargetRef: ref("apps/v1", "Deployment"), MinReplicas: ptr.To(int32(3)), MaxReplicas: 10}},
+			plan.Autoscaler{Group: "apps", Kind: "Deployment", Target: "web", Min: 3, Max: 10},
+		},
+		"no minimum": {
+			autoscalingv2.HorizontalPodAutoscaler{Spec: autoscalingv2.HorizontalPodAutoscalerSpec{ScaleTargetRef: ref("v1", "ReplicationController"), MaxReplicas: 10}},
+			plan.Autoscaler{Kind: "ReplicationController", Target: "web", Min: 1, Max: 10},
+		},
+		"a minimum of zero": {
+			autoscalingv2.HorizontalPodAutoscaler{Spec: autoscalingv2.HorizontalPodAutoscalerSpec{ScaleTargetRef: ref("apps/v1", "StatefulSet"), MinReplicas: ptr.To(int32(0)), MaxReplicas: 10}},
+			plan.Autoscaler{Group: "apps", Kind: "StatefulSet", Target: "web", Max: 10},
+		},
+		"KEDA's": {
+			autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{OwnerReferences: keda}, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{ScaleTargetRef: ref("apps/v1", "Deployment"), MaxReplicas: 4}},
+			plan.Autoscaler{Group: "apps", Kind: "Deployment", Target: "web", Min: 1, Max: 4, ScaledObject: "shop"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.hpa.Namespace, tc.hpa.Name = "default", "web"
+			tc.want.Namespace, tc.want.Name = "default", "web"
+			if diff := cmp.Diff(tc.want, autoscalerFacts(&tc.hpa)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestQuotaFacts(t *testing.T) {
+	q := &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "team"},
+		Spec: corev1.ResourceQuotaSpec{
+			Hard: corev1.ResourceList{
+				"pods": resource.MustParse("3"), "cpu": resource.MustParse("2"), "limits.memory": resource.MustParse("1Gi"), "secrets": resource.MustParse("5"),
+			},
+			Scopes: []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeNotTerminating},
+			ScopeSelector: &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{
+				{ScopeName: corev1.ResourceQuotaScopePriorityClass, Operator: corev1.ScopeSelectorOpIn, Values: []string{"high"}},
+				{ScopeName: corev1.ResourceQuotaScopeBestEffort, Operator: corev1.ScopeSelectorOpExists},
+			}},
+		},
+		Status: corev1.ResourceQuotaStatus{Used: corev1.ResourceList{"pods": resource.MustParse("2"), "cpu": resource.MustParse("1900m")}},
+	}
+	want := plan.Quota{
+		Namespace: "default", Name: "team", Scopes: []string{"NotTerminating", "PriorityClass In", "BestEffort"},
+		Hard: map[string]int64{"pods": 3, "requests.cpu": 2000, "limits.memory": 1 << 30},
+		Used: map[string]int64{"pods": 2, "requests.cpu": 1900, "limits.memory": 0},
+	}
+	if diff := cmp.Diff(want, quotaFacts(q)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -11,12 +11,14 @@ import (
 // computed from. Each kind that was asked for is either there, with its Source, or in
 // Missing with the reason.
 type Facts struct {
-	Pods     []Pod
-	Budgets  []Budget
-	Services []Service
-	Nodes    []Node
-	Sources  map[string]string // by resource: "cache, 3s old", "live list"
-	Missing  map[string]string // by resource: why it cannot be had
+	Pods        []Pod
+	Budgets     []Budget
+	Services    []Service
+	Nodes       []Node
+	Autoscalers []Autoscaler
+	Quotas      []Quota
+	Sources     map[string]string // by resource: "cache, 3s old", "live list"
+	Missing     map[string]string // by resource: why it cannot be had
 }
 
 // Owner is the controller of an object.
@@ -37,6 +39,14 @@ type Pod struct {
 	EmptyDirs            []string // names of emptyDir volumes; "shm/Memory" for medium Memory
 	OptOut               bool     // marked safe-to-evict=false or do-not-disrupt=true
 	Created              time.Time
+	Requests             Resources
+}
+
+// Resources are what a pod requests or a node has to give.
+type Resources struct {
+	CPU    int64            // millicores
+	Memory int64            // bytes
+	Other  map[string]int64 // extended ones, such as nvidia.com/gpu; nil is none
 }
 
 // Finished reports whether the pod has run to its end: it serves nothing and no budget
@@ -71,10 +81,32 @@ func (b Budget) Covers(p Pod) bool {
 	return b.Namespace == p.Namespace && b.Selector.Matches(labels.Set(p.Labels))
 }
 
-// Service is a Service that selects pods.
+// Service is a Service with a selector: without one nothing is known of its endpoints.
 type Service struct {
 	Namespace, Name string
-	Selector        map[string]string
+	Selector        labels.Selector
+}
+
+// Selects reports whether the pod, when it is ready, is an endpoint of the Service.
+func (s Service) Selects(p Pod) bool {
+	return s.Namespace == p.Namespace && s.Selector.Matches(labels.Set(p.Labels))
+}
+
+// Autoscaler is a HorizontalPodAutoscaler.
+type Autoscaler struct {
+	Namespace, Name     string
+	Group, Kind, Target string // what it scales: apps, Deployment, web
+	Min, Max            int
+	ScaledObject        string // the KEDA object that owns it, "" for none
+}
+
+// Quota is a ResourceQuota with what it limits of pods: pods, count/pods, and
+// requests.cpu, limits.memory and the like, of which cpu is in millicores and memory in
+// bytes.
+type Quota struct {
+	Namespace, Name string
+	Scopes          []string // the pods that count, all of them where it is empty
+	Hard, Used      map[string]int64
 }
 
 // Node is what the arithmetic needs of a node.
@@ -82,8 +114,14 @@ type Node struct {
 	Name          string
 	Unschedulable bool
 	Ready         bool
-	NoSchedule    bool // carries a NoSchedule or NoExecute taint beside that of cordon
+	Labels        map[string]string
+	Taints        []Taint // NoSchedule and NoExecute, without that of cordon
+	Allocatable   Resources
+	MaxPods       int64 // how many it takes
 }
 
+// Taint keeps pods without a toleration off a node.
+type Taint struct{ Key, Value, Effect string }
+
 // Schedulable reports whether new pods without tolerations may be placed on the node.
-func (n Node) Schedulable() bool { return n.Ready && !n.Unschedulable && !n.NoSchedule }
+func (n Node) Schedulable() bool { return n.Ready && !n.Unschedulable && len(n.Taints) == 0 }

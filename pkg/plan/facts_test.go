@@ -63,8 +63,8 @@ func TestSchedulable(t *testing.T) {
 		"ready":         {Node{Ready: true}, true},
 		"not ready":     {Node{}, false},
 		"cordoned":      {Node{Ready: true, Unschedulable: true}, false},
-		"tainted":       {Node{Ready: true, NoSchedule: true}, false},
-		"all of it bad": {Node{Unschedulable: true, NoSchedule: true}, false},
+		"tainted":       {Node{Ready: true, Taints: []Taint{{Key: "gpu"}}}, false},
+		"all of it bad": {Node{Unschedulable: true, Taints: []Taint{{Key: "gpu"}}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := tc.node.Schedulable(); got != tc.want {

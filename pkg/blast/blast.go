@@ -84,6 +84,9 @@ func gateFacts(e effect, s plan.Step) []string {
 
 // adviceFacts names the facts without which the plan of a Step says less.
 func adviceFacts(e effect, s plan.Step) (facts []string) {
+	if s.Verb == plan.Scale && e != unknown {
+		facts = append(facts, factAutoscalers)
+	}
 	switch e {
 	case removes, rolls, evicts, deletes:
 		facts = append(facts, factServices)
@@ -134,6 +137,9 @@ func Compute(in Input) (Effect, *refusal.Refusal) {
 	var cordoned []string
 	for i, s := range in.Steps {
 		o := in.Targets[s.Target.UID]
+		if slices.Contains(adviceFacts(effects[i], s), factAutoscalers) {
+			t.sayAutoscalers(s, o)
+		}
 		switch e := effects[i]; e {
 		case adds:
 			t.scaleUp(s, o)

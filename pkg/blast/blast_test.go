@@ -190,8 +190,8 @@ func TestNeeds(t *testing.T) {
 		steps func(*world)
 		want  Need
 	}{
-		"scale up":             {func(w *world) { w.scale(web, 4) }, Need{}},
-		"scale down":           {func(w *world) { w.scale(web, 2) }, Need{Namespace: "default", Pods: true, Services: true}},
+		"scale up":             {func(w *world) { w.scale(web, 4) }, Need{Namespace: "default", Autoscalers: true}},
+		"scale down":           {func(w *world) { w.scale(web, 2) }, Need{Namespace: "default", Pods: true, Services: true, Autoscalers: true}},
 		"restart":              {func(w *world) { w.restart(web) }, Need{Namespace: "default", Pods: true, Services: true}},
 		"restart, paused":      {func(w *world) { w.restart(held) }, Need{}},
 		"delete":               {func(w *world) { w.gone(plan.Delete, plan.Fail, "a") }, Need{Namespace: "default", Pods: true, Budgets: true, Services: true}},
@@ -199,8 +199,8 @@ func TestNeeds(t *testing.T) {
 		"drain":                {func(w *world) { w.cordon("n1").gone(plan.Evict, plan.Wait, "a") }, Need{Pods: true, Budgets: true, Nodes: true, Services: true}},
 		"drain, cordoned":      {func(w *world) { w.gone(plan.Evict, plan.Wait, "a") }, Need{Pods: true, Budgets: true, Nodes: true, Services: true}},
 		"cordon":               {func(w *world) { w.cordon("n1") }, Need{Pods: true, Nodes: true}},
-		"two namespaces":       {func(w *world) { w.scale(web, 2).step(other) }, Need{Pods: true, Budgets: true, Services: true}},
-		"two in one namespace": {func(w *world) { w.scale(web, 2).gone(plan.Delete, plan.Fail, "a") }, Need{Namespace: "default", Pods: true, Budgets: true, Services: true}},
+		"two namespaces":       {func(w *world) { w.scale(web, 2).step(other) }, Need{Pods: true, Budgets: true, Services: true, Autoscalers: true}},
+		"two in one namespace": {func(w *world) { w.scale(web, 2).gone(plan.Delete, plan.Fail, "a") }, Need{Namespace: "default", Pods: true, Budgets: true, Services: true, Autoscalers: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &world{t: t, in: Input{Targets: w.in.Targets}}

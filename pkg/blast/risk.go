@@ -188,6 +188,13 @@ func (t *tally) afterwards(then string) {
 	}
 }
 
+// takesBack names who is expected to undo the change.
+func (t *tally) takesBack(who string) {
+	if !slices.Contains(t.blast.Reverts, who) {
+		t.blast.Reverts = append(t.blast.Reverts, who)
+	}
+}
+
 // needsPerson names a reason for which a person must decide.
 func (t *tally) needsPerson(reason string) { t.person = append(t.person, reason) }
 

@@ -58,17 +58,53 @@ const (
 	pollFirst = 100 * time.Millisecond
 	pollMost  = time.Second
 	progress  = 10 * time.Second // at least this often
+	holdFor   = 20 * time.Second // where a revert is foreseen
 )
+
+// hold keeps a good verdict back until it has stood for a while: someone is expected to
+// take the change back.
+type hold struct {
+	from  []string // who is
+	since time.Time
+}
+
+// keep gives the verdict of now.
+func (h *hold) keep(v plan.Verification) plan.Verification {
+	who := strings.Join(h.from, ", ")
+	switch {
+	case who == "":
+		return v
+	case v.Verdict == plan.Overridden || v.Verdict == plan.Reverted:
+		v.Reason += "; the plan foresaw it, by " + who
+	}
+	if v.Verdict != plan.Verified {
+		h.since = time.Time{}
+		return v
+	}
+	if h.since.IsZero() {
+		h.since = time.Now()
+	}
+	if time.Since(h.since) < holdFor {
+		v.Verdict = plan.Verifying
+		v.Reason += fmt.Sprintf(", watched for %s because of %s", holdFor, who)
+		return v
+	}
+	v.Reason += fmt.Sprintf(", held for %s", holdFor)
+	return v
+}
+
+// held reports whether the change stood when the time was up.
+func (h *hold) held() bool { return !h.since.IsZero() }
 
 // converge looks at the live objects until every rule is satisfied or contradicted, or
 // ctx ends.
 func (e *Engine) converge(ctx context.Context, tell func(string), p *plan.Plan) plan.Verification {
 	pause, said, spoke := pollFirst, "", time.Time{}
-	rules := rulesFor(p)
+	rules, holding := rulesFor(p), hold{from: p.Blast.Reverts}
 	v := plan.Verification{Verdict: plan.Verifying, Reason: "not looked at yet"}
 	for {
 		if now := e.look(ctx, rules, p); ctx.Err() == nil {
-			v = now
+			v = holding.keep(now)
 		}
 		v.Time = e.now().UTC().Truncate(time.Millisecond)
 		if v.Verdict != plan.Verifying {
@@ -84,11 +120,14 @@ func (e *Engine) converge(ctx context.Context, tell func(string), p *plan.Plan) 
 			continue
 		case <-ctx.Done():
 		}
-		if e.stop.Err() == nil {
+		switch {
+		case e.stop.Err() != nil:
+		case holding.held():
+			v.Verdict = plan.Verified
+		case strings.HasPrefix(v.Reason, notObserved):
+			v.Verdict = plan.NotStarted
+		default:
 			v.Verdict = plan.TimedOut
-			if strings.HasPrefix(v.Reason, notObserved) {
-				v.Verdict = plan.NotStarted
-			}
 		}
 		return v
 	}

@@ -25,6 +25,7 @@ type Blast struct {
 	Then      string    `json:"then,omitempty"`    // recreated, gone, rolling ...
 	Lines     []string  `json:"lines,omitempty"`   // what a person must read, worst first
 	Losses    []string  `json:"losses,omitempty"`  // data or pods that do not come back; a new one makes a plan stale
+	Reverts   []string  `json:"reverts,omitempty"` // who is expected to take the change back: verification watches for longer
 	Source    string    `json:"source,omitempty"`  // "cache, 3s old" or "live list"
 	Largest   *int32    `json:"largest,omitempty"` // the largest step that passes --max-blast-percent, where there is one
 }

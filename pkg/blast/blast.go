@@ -140,6 +140,7 @@ func Compute(in Input) (Effect, *refusal.Refusal) {
 		if slices.Contains(adviceFacts(effects[i], s), factAutoscalers) {
 			t.sayAutoscalers(s, o)
 		}
+		t.sayKeepers(s, o)
 		switch e := effects[i]; e {
 		case adds:
 			t.scaleUp(s, o)

@@ -5,9 +5,14 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	applyapps "k8s.io/client-go/applyconfigurations/apps/v1"
+	applycore "k8s.io/client-go/applyconfigurations/core/v1"
+	applymeta "k8s.io/client-go/applyconfigurations/meta/v1"
 
 	"k8s.io/utils/ptr"
 
@@ -174,5 +179,70 @@ func TestCase_SC_02(t *testing.T) {
 	got = harness.Into[execution](t, s.Do("scale", of(ns, "deployment", "web").With("replicas", 2)))
 	if got.Current == nil || got.Current.Verdict != plan.Overridden || replicasOf(t, ns, "web") != 3 {
 		t.Errorf("to two: %+v with %d replicas, want overridden with 3", got.Current, replicasOf(t, ns, "web"))
+	}
+}
+
+// applied makes a Deployment of three by server-side apply.
+func applied(t *testing.T, ns, name, manager string, edit func(*applyapps.DeploymentApplyConfiguration)) *applyapps.DeploymentApplyConfiguration {
+	t.Helper()
+	d := applyapps.Deployment(name, ns).WithSpec(applyapps.DeploymentSpec().WithReplicas(3).
+		WithSelector(applymeta.LabelSelector().WithMatchLabels(map[string]string{"app": name})).
+		WithTemplate(applycore.PodTemplateSpec().WithLabels(map[string]string{"app": name}).
+			WithSpec(applycore.PodSpec().WithContainers(applycore.Container().WithName("main").WithImage("main")))))
+	edit(d)
+	if _, err := cp.Client.AppsV1().Deployments(ns).Apply(t.Context(), d, metav1.ApplyOptions{FieldManager: manager}); err != nil {
+		t.Fatal(err)
+	}
+	lab.Eventually(t, "deployment "+name, func() (bool, error) {
+		got, err := cp.Client.AppsV1().Deployments(ns).Get(t.Context(), name, metav1.GetOptions{})
+		return err == nil && got.Status.ObservedGeneration == got.Generation && got.Status.AvailableReplicas == 3, err
+	})
+	return d
+}
+
+// TestCase_SC_14: who applies the field is named, with both outcomes of its next apply.
+func TestCase_SC_14(t *testing.T) {
+	ns := cp.Namespace(t)
+	s := start(t, append(slices.Clone(wide), "--verify-timeout", "3s")...)
+	web := applied(t, ns, "web", "kustomize-controller", func(*applyapps.DeploymentApplyConfiguration) {})
+	wantPlanned(t, s, "scale", of(ns, "deployment", "web").With("replicas", 5),
+		"kustomize-controller applies spec.replicas: its next apply sets it again, or without force meets a conflict")
+	got := harness.Into[execution](t, s.Do("scale", of(ns, "deployment", "web").With("replicas", 5)))
+	if got.Current == nil || got.Current.Verdict != plan.Verified || !strings.Contains(got.Current.Reason, "because of kustomize-controller") {
+		t.Errorf("verification %+v, want verified, watched because of kustomize-controller", got.Current)
+	}
+	apply := func(force bool) error {
+		_, err := cp.Client.AppsV1().Deployments(ns).Apply(t.Context(), web, metav1.ApplyOptions{FieldManager: "kustomize-controller", Force: force})
+		return err
+	}
+	if err := apply(false); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), "kube-write-mcp:") {
+		t.Errorf("an apply without force: %v, want a conflict with the server", err)
+	}
+	if err := apply(true); err != nil || replicasOf(t, ns, "web") != 3 {
+		t.Errorf("an apply with force: %v, %d replicas, want 3", err, replicasOf(t, ns, "web"))
+	}
+}
+
+// TestCase_SC_15: each tool's marks are read from the metadata alone.
+func TestCase_SC_15(t *testing.T) {
+	ns := cp.Namespace(t)
+	s := start(t, wide...)
+	for _, tc := range []struct {
+		name                string
+		labels, annotations map[string]string
+		want                []string
+	}{
+		{"argo", nil, map[string]string{"argocd.argoproj.io/tracking-id": "shop:apps/Deployment:" + ns + "/argo"}, []string{"kept by Argo CD application shop: its next sync may take this back"}},
+		{"flux", map[string]string{"kustomize.toolkit.fluxcd.io/name": "apps", "kustomize.toolkit.fluxcd.io/namespace": "flux-system"}, nil,
+			[]string{"kept by Flux Kustomization flux-system/apps: its next reconcile may take this back"}},
+		{"helm", map[string]string{"app.kubernetes.io/managed-by": "Helm"}, map[string]string{"meta.helm.sh/release-name": "web", "meta.helm.sh/release-namespace": "shop"},
+			[]string{"kept by Helm release shop/web: its next upgrade may take this back"}},
+		{"plain", nil, nil, nil},
+	} {
+		deployment(t, ns, tc.name, 1, func(d *appsv1.Deployment) { d.Labels, d.Annotations = tc.labels, tc.annotations })
+		p := wantPlanned(t, s, "scale", of(ns, "deployment", tc.name).With("replicas", 2), tc.want...)
+		if n := len(slices.DeleteFunc(p.Radius, func(l string) bool { return !strings.Contains(l, "kept by") })); n != len(tc.want) {
+			t.Errorf("%s: %d keepers, want %d", tc.name, n, len(tc.want))
+		}
 	}
 }

@@ -46,7 +46,7 @@ func Needs(steps []plan.Step, targets map[string]plan.Object) Need {
 	namespaces := map[string]bool{}
 	for i, e := range effectsOf(steps, targets) {
 		s := steps[i]
-		facts := append(gateFacts(e, s), adviceFacts(e, s)...)
+		facts := append(gateFacts(e, s), adviceFacts(e, s, targets[s.Target.UID])...)
 		n.Pods = n.Pods || slices.Contains(facts, factPods)
 		n.Budgets = n.Budgets || slices.Contains(facts, factBudgets)
 		n.Nodes = n.Nodes || slices.Contains(facts, factNodes)
@@ -83,7 +83,7 @@ func gateFacts(e effect, s plan.Step) []string {
 }
 
 // adviceFacts names the facts without which the plan of a Step says less.
-func adviceFacts(e effect, s plan.Step) (facts []string) {
+func adviceFacts(e effect, s plan.Step, o plan.Object) (facts []string) {
 	if s.Verb == plan.Scale && e != unknown {
 		facts = append(facts, factAutoscalers)
 	}
@@ -93,6 +93,9 @@ func adviceFacts(e effect, s plan.Step) (facts []string) {
 	case cordons:
 		facts = append(facts, factPods)
 	}
+	if surges(e, s, o) > 0 {
+		facts = append(facts, factQuotas)
+	}
 	return facts
 }
 
@@ -100,6 +103,8 @@ func adviceFacts(e effect, s plan.Step) (facts []string) {
 type Input struct {
 	Steps   []plan.Step
 	Targets map[string]plan.Object // the live object of each Step, by UID
+	After   map[string]plan.Object // what the dry run of a patch made of it, by UID
+	Labels  map[string]string      // of the namespace of the targets
 	Facts   plan.Facts
 
 	// Peak gives the highest number of ready pods that an owner had in the last 10
@@ -137,10 +142,7 @@ func Compute(in Input) (Effect, *refusal.Refusal) {
 	var cordoned []string
 	for i, s := range in.Steps {
 		o := in.Targets[s.Target.UID]
-		if slices.Contains(adviceFacts(effects[i], s), factAutoscalers) {
-			t.sayAutoscalers(s, o)
-		}
-		t.sayKeepers(s, o)
+		t.advise(effects[i], s, o)
 		switch e := effects[i]; e {
 		case adds:
 			t.scaleUp(s, o)
@@ -177,10 +179,33 @@ func Compute(in Input) (Effect, *refusal.Refusal) {
 	return t.effect(), nil
 }
 
+// advise tells what stands in the way of a Step, or takes it back.
+func (t *tally) advise(e effect, s plan.Step, o plan.Object) {
+	facts := adviceFacts(e, s, o)
+	if slices.Contains(facts, factAutoscalers) {
+		t.sayAutoscalers(s, o)
+	}
+	t.sayKeepers(s, o)
+	if e != adds && e != rolls {
+		return
+	}
+	if after := t.in.After[s.Target.UID]; after != nil {
+		o = after
+	}
+	tpl, err := template(o)
+	if err != nil {
+		return
+	}
+	t.sayPodSecurity(s, tpl)
+	if slices.Contains(facts, factQuotas) {
+		t.sayQuotas(e, s, t.in.Targets[s.Target.UID], tpl)
+	}
+}
+
 // missingAdvice warns of the facts that the plan would tell more with.
 func (t *tally) missingAdvice(effects []effect) {
 	for i, s := range t.in.Steps {
-		for _, fact := range adviceFacts(effects[i], s) {
+		for _, fact := range adviceFacts(effects[i], s, t.in.Targets[s.Target.UID]) {
 			why, missing := t.in.Facts.Missing[fact]
 			w := fmt.Sprintf("not known: %s; %s", unknownWithout[fact], plan.Untrusted(why))
 			if missing && !slices.Contains(t.warnings, w) {

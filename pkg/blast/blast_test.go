@@ -190,9 +190,9 @@ func TestNeeds(t *testing.T) {
 		steps func(*world)
 		want  Need
 	}{
-		"scale up":             {func(w *world) { w.scale(web, 4) }, Need{Namespace: "default", Autoscalers: true}},
+		"scale up":             {func(w *world) { w.scale(web, 4) }, Need{Namespace: "default", Autoscalers: true, Quotas: true}},
 		"scale down":           {func(w *world) { w.scale(web, 2) }, Need{Namespace: "default", Pods: true, Services: true, Autoscalers: true}},
-		"restart":              {func(w *world) { w.restart(web) }, Need{Namespace: "default", Pods: true, Services: true}},
+		"restart":              {func(w *world) { w.restart(web) }, Need{Namespace: "default", Pods: true, Services: true, Quotas: true}},
 		"restart, paused":      {func(w *world) { w.restart(held) }, Need{}},
 		"delete":               {func(w *world) { w.gone(plan.Delete, plan.Fail, "a") }, Need{Namespace: "default", Pods: true, Budgets: true, Services: true}},
 		"evict":                {func(w *world) { w.gone(plan.Evict, plan.Fail, "a") }, Need{Namespace: "default", Pods: true, Budgets: true, Services: true}},

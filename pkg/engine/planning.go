@@ -160,7 +160,9 @@ type passed struct {
 	action.Outcome
 	effect    blast.Effect
 	cluster   string
-	peakSeen  map[string]time.Time // by the risk's UID: when its peak was last seen
+	peakSeen  map[string]time.Time   // by the risk's UID: when its peak was last seen
+	after     map[string]plan.Object // what the dry runs of patches made of the targets, by UID
+	labels    map[string]string      // of the namespace
 	warnings  []string
 	untrusted string
 }
@@ -198,7 +200,7 @@ func (e *Engine) pass(ctx context.Context, c Call, args action.Args, p *plan.Pla
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
 	scope := args.Scope()
-	alive := async(e.cfg.Log, func() (string, error) { return e.namespaceState(ctx, scope.Namespace) })
+	alive := async(e.cfg.Log, func() (namespace, error) { return e.namespace(ctx, scope.Namespace) })
 	introduced := async(e.cfg.Log, func() (struct{}, error) { e.k.Read.Introduce(ctx); return struct{}{}, nil })
 	identity := async(e.cfg.Log, func() (string, error) { return e.k.Read.Identity(ctx, fresh) })
 	dry := dryRunner{e: e, ctx: ctx, plan: p.ID, slots: make(chan struct{}, maxDryRuns)}
@@ -212,11 +214,11 @@ func (e *Engine) pass(ctx context.Context, c Call, args action.Args, p *plan.Pla
 	planErr := c.Action.Run(ctx, s, args)
 	dry.wait.Wait()
 	c.record.dryRan(dry.answers)
-	state, err := alive()
-	if err == nil && state != "" {
-		err = refusal.New(refusal.Terminating, "wait until it is gone", "namespace %s is %s", scope.Namespace, state)
+	ns, err := alive()
+	if err == nil && ns.state != "" {
+		err = refusal.New(refusal.Terminating, "wait until it is gone", "namespace %s is %s", scope.Namespace, ns.state)
 	}
-	got := &passed{Outcome: s.Outcome()}
+	got := &passed{Outcome: s.Outcome(), labels: ns.labels}
 	_, _ = introduced()
 	var idErr error
 	got.cluster, idErr = identity()
@@ -279,19 +281,26 @@ func async[T any](log *slog.Logger, f func() (T, error)) func() (T, error) {
 	}
 }
 
-// namespaceState says whether a namespace is terminating; "" is alive, or no namespace.
-func (e *Engine) namespaceState(ctx context.Context, name string) (string, error) {
+// namespace is what a plan needs of one.
+type namespace struct {
+	state  string // terminating; "" is alive
+	labels map[string]string
+}
+
+// namespace reads one; the zero value where there is none.
+func (e *Engine) namespace(ctx context.Context, name string) (namespace, error) {
 	if name == "" {
-		return "", nil
+		return namespace{}, nil
 	}
 	ns, err := e.k.Read.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return "", err
+		return namespace{}, err
 	}
+	state := ""
 	if ns.DeletionTimestamp != nil {
-		return "terminating", nil
+		state = "terminating"
 	}
-	return "", nil
+	return namespace{state, ns.Labels}, nil
 }
 
 // excluded gives the function of one pass that says why a namespace beside the target's
@@ -309,9 +318,9 @@ func (e *Engine) excluded() func(context.Context, string) (string, error) {
 		if state, ok := known[name]; ok {
 			return state, nil
 		}
-		state, err := e.namespaceState(ctx, name)
-		known[name] = state
-		return state, err
+		ns, err := e.namespace(ctx, name)
+		known[name] = ns.state
+		return ns.state, err
 	}
 }
 
@@ -330,7 +339,7 @@ func (e *Engine) radius(ctx context.Context, got *passed) error {
 	var no *refusal.Refusal
 	err := e.j.View(func(l *journal.Ledger) error {
 		got.effect, no = blast.Compute(blast.Input{
-			Steps: steps, Targets: targets, Facts: facts, MaxPercent: e.cfg.Policy.For(got.Target.Namespace).MaxBlastPercent,
+			Steps: steps, Targets: targets, After: got.after, Labels: got.labels, Facts: facts, MaxPercent: e.cfg.Policy.For(got.Target.Namespace).MaxBlastPercent,
 			Peak: func(uid string) int {
 				n, _ := l.Peak(uid, e.now().Add(-gate.Memory))
 				return n
@@ -406,7 +415,7 @@ func (d *dryRunner) start(n int, pr action.Proposal) {
 // note that is refused is left out with a warning.
 func (d *dryRunner) collect(got *passed) error {
 	slices.SortFunc(d.answers, func(a, b dryRun) int { return a.n - b.n })
-	got.warnings = slices.Clone(got.Warnings)
+	got.warnings, got.after = slices.Clone(got.Warnings), map[string]plan.Object{}
 	var said []string
 	var no *refusal.Refusal
 	blocked := 0
@@ -428,6 +437,9 @@ func (d *dryRunner) collect(got *passed) error {
 			no = refusal.Join(no, dryRunFailed(a.pr.Step, a.ans, err))
 		}
 		kept = append(kept, a.pr)
+		if a.pr.Step.Verb == plan.Patch && !a.pr.Step.Optional {
+			got.after[a.pr.Step.Target.UID] = a.ans.Object
+		}
 	}
 	if no != nil {
 		no.Also = no.Also[:min(len(no.Also), 9)]

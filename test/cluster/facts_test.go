@@ -9,6 +9,7 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	applyapps "k8s.io/client-go/applyconfigurations/apps/v1"
 	applycore "k8s.io/client-go/applyconfigurations/core/v1"
@@ -244,5 +245,56 @@ func TestCase_SC_15(t *testing.T) {
 		if n := len(slices.DeleteFunc(p.Radius, func(l string) bool { return !strings.Contains(l, "kept by") })); n != len(tc.want) {
 			t.Errorf("%s: %d keepers, want %d", tc.name, n, len(tc.want))
 		}
+	}
+}
+
+// TestCase_SC_08: quota acts on pods, so a scale that it stops is accepted.
+func TestCase_SC_08(t *testing.T) {
+	ns := cp.Namespace(t)
+	s := start(t, append(slices.Clone(wide), "--verify-timeout", "3s")...)
+	deployment(t, ns, "web", 3)
+	if _, err := cp.Client.CoreV1().ResourceQuotas(ns).Create(t.Context(), &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: "team"},
+		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("3")}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	lab.Eventually(t, "a counted quota", func() (bool, error) {
+		q, err := cp.Client.CoreV1().ResourceQuotas(ns).Get(t.Context(), "team", metav1.GetOptions{})
+		return err == nil && q.Status.Used.Pods().Value() == 3, err
+	})
+	wantPlanned(t, s, "rollout_restart", of(ns, "deployment", "web"), "quota team: pods 3 of 3 used: 1 of 1 surge pod cannot be created")
+	wantPlanned(t, s, "scale", of(ns, "deployment", "web").With("replicas", 5), "quota team: pods 3 of 3 used: 2 of 2 new pods cannot be created")
+	got := harness.Into[execution](t, s.Do("scale", of(ns, "deployment", "web").With("replicas", 5)))
+	if got.Outcome != plan.Executed || got.Current == nil || got.Current.Verdict == plan.Verified {
+		t.Errorf("outcome %s, verification %+v; want executed, and not verified", got.Outcome, got.Current)
+	}
+	d, err := cp.Client.AppsV1().Deployments(ns).Get(t.Context(), "web", metav1.GetOptions{})
+	if err != nil || *d.Spec.Replicas != 5 || d.Status.Replicas != 3 {
+		t.Errorf("%d replicas wanted, %d there (%v), want 5 and 3", *d.Spec.Replicas, d.Status.Replicas, err)
+	}
+}
+
+// TestCase_AD_05: pod security acts on pods, so the dry run of a workload says yes.
+func TestCase_AD_05(t *testing.T) {
+	s := start(t, wide...)
+	for _, labels := range []map[string]string{
+		{"pod-security.kubernetes.io/enforce": "baseline"},
+		{"pod-security.kubernetes.io/enforce": "baseline", "pod-security.kubernetes.io/warn": "privileged"},
+	} {
+		ns := cp.Namespace(t)
+		deployment(t, ns, "web", 2, func(d *appsv1.Deployment) { d.Spec.Template.Spec.HostNetwork = true })
+		lab.Eventually(t, "labels", func() (bool, error) {
+			n, err := cp.Client.CoreV1().Namespaces().Get(t.Context(), ns, metav1.GetOptions{})
+			if err != nil {
+				return false, err
+			}
+			n.Labels = labels
+			_, err = cp.Client.CoreV1().Namespaces().Update(t.Context(), n, metav1.UpdateOptions{})
+			return err == nil, err
+		})
+		want := "pod security baseline of namespace " + ns + " refuses new pods, unless exempt: host namespaces"
+		wantPlanned(t, s, "rollout_restart", of(ns, "deployment", "web"), want)
+		wantPlanned(t, s, "scale", of(ns, "deployment", "web").With("replicas", 3), want)
 	}
 }

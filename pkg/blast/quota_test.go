@@ -1,0 +1,106 @@
+package blast
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+)
+
+// needs makes a container that requests and is limited to cpu and memory, "" for neither.
+func needs(name, cpu, memory string) corev1.Container {
+	c := corev1.Container{Name: name, Image: "main"}
+	for r, v := range map[corev1.ResourceName]string{corev1.ResourceCPU: cpu, corev1.ResourceMemory: memory} {
+		if v != "" {
+			if c.Resources.Requests == nil {
+				c.Resources.Requests = corev1.ResourceList{}
+			}
+			c.Resources.Requests[r] = resource.MustParse(v)
+		}
+	}
+	return c
+}
+
+func TestQuotas(t *testing.T) {
+	quota := func(used, hard int64, name string, scopes ...string) plan.Quota {
+		return plan.Quota{Namespace: "default", Name: "team", Scopes: scopes, Hard: map[string]int64{name: hard}, Used: map[string]int64{name: used}}
+	}
+	up := func(n int32) func(*world, *appsv1.Deployment) {
+		return func(w *world, d *appsv1.Deployment) { w.scale(w.live("deployments", d), n) }
+	}
+	restart := func(surge string) func(*world, *appsv1.Deployment) {
+		return func(w *world, d *appsv1.Deployment) {
+			d.Spec.Strategy = rollingUpdate(surge, "0")
+			w.restart(w.live("deployments", d))
+		}
+	}
+	containers := func(all ...corev1.Container) func(*corev1.PodSpec) {
+		return func(s *corev1.PodSpec) { s.Containers = all }
+	}
+	plain := containers(needs("main", "", ""))
+	for name, tc := range map[string]struct {
+		quotas []plan.Quota
+		pod    func(*corev1.PodSpec)
+		step   func(*world, *appsv1.Deployment)
+		want   []string
+	}{
+		"full":                 {[]plan.Quota{quota(3, 3, "pods")}, plain, up(5), []string{"quota team: pods 3 of 3 used: 2 of 2 new pods cannot be created"}},
+		"room for one":         {[]plan.Quota{quota(3, 4, "pods")}, plain, up(5), []string{"quota team: pods 3 of 4 used: 1 of 2 new pods cannot be created"}},
+		"room for all":         {[]plan.Quota{quota(3, 5, "count/pods")}, plain, up(5), nil},
+		"over it":              {[]plan.Quota{quota(9, 5, "count/pods")}, plain, up(4), []string{"quota team: count/pods 9 of 5 used: 1 of 1 new pod cannot be created"}},
+		"of another namespace": {[]plan.Quota{func() plan.Quota { q := quota(3, 3, "pods"); q.Namespace = "other"; return q }()}, plain, up(5), nil},
+		"cpu": {[]plan.Quota{quota(900, 1500, "requests.cpu")}, containers(needs("a", "200m", ""), needs("b", "50m", "")), up(6),
+			[]string{"quota team: requests.cpu 900m of 1500m used, each needs 250m: 1 of 3 new pods cannot be created"}},
+		"memory that is limited alone": {[]plan.Quota{quota(1<<30, 1<<30, "requests.memory")}, func(s *corev1.PodSpec) {
+			c := needs("main", "1", "")
+			c.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")}
+			s.Containers = []corev1.Container{c}
+		}, up(4), []string{"quota team: requests.memory 1Gi of 1Gi used, each needs 256Mi: 1 of 1 new pod cannot be created"}},
+		"an init container that needs more": {[]plan.Quota{quota(900, 1500, "requests.cpu")}, func(s *corev1.PodSpec) {
+			s.InitContainers, s.Containers = []corev1.Container{needs("init", "1", "")}, []corev1.Container{needs("main", "100m", "")}
+		}, up(4), []string{"quota team: requests.cpu 900m of 1500m used, each needs 1: 1 of 1 new pod cannot be created"}},
+		"the tightest of several": {[]plan.Quota{{Namespace: "default", Name: "team",
+			Hard: map[string]int64{"pods": 5, "requests.cpu": 1000}, Used: map[string]int64{"pods": 3, "requests.cpu": 1000}}},
+			containers(needs("main", "100m", "")), up(6), []string{"quota team: requests.cpu 1 of 1 used, each needs 100m: 3 of 3 new pods cannot be created"}},
+		"what the template does not state": {[]plan.Quota{quota(0, 1000, "limits.cpu")}, containers(needs("main", "100m", "")), up(4),
+			[]string{"quota team limits limits.cpu, which the template does not state: new pods are refused unless a LimitRange sets it"}},
+		"a surge":                    {[]plan.Quota{quota(3, 3, "pods")}, plain, restart("1"), []string{"quota team: pods 3 of 3 used: 1 of 1 surge pod cannot be created"}},
+		"a restart without surge":    {[]plan.Quota{quota(3, 3, "pods")}, plain, restart("0"), nil},
+		"a scale-down":               {[]plan.Quota{quota(3, 3, "pods")}, plain, up(2), nil},
+		"best effort, and it is":     {[]plan.Quota{quota(3, 3, "pods", "BestEffort")}, plain, up(4), []string{"quota team: pods 3 of 3 used: 1 of 1 new pod cannot be created"}},
+		"best effort, and it is not": {[]plan.Quota{quota(3, 3, "pods", "BestEffort")}, containers(needs("main", "1", "")), up(4), nil},
+		"not best effort, and it is": {[]plan.Quota{quota(3, 3, "pods", "NotBestEffort")}, plain, up(4), nil},
+		"not terminating":            {[]plan.Quota{quota(3, 3, "pods", "NotTerminating")}, plain, up(4), []string{"quota team: pods 3 of 3 used: 1 of 1 new pod cannot be created"}},
+		"of a priority":              {[]plan.Quota{quota(3, 3, "pods", "PriorityClass In")}, plain, up(4), nil},
+		"terminating":                {[]plan.Quota{quota(3, 3, "pods", "Terminating")}, plain, up(4), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.in.Facts.Quotas = tc.quotas
+			d := deployment(3, rollingUpdate("0", "1"))
+			tc.pod(&d.Spec.Template.Spec)
+			tc.step(w.pods(webSet, 3, 3), d)
+			e := w.compute()
+			if diff := cmp.Diff(tc.want, linesWith(e, "quota"), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("lines (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestQuotaOfADaemonSet: its surge is one more pod on each of so many nodes.
+func TestQuotaOfADaemonSet(t *testing.T) {
+	w := newWorld(t)
+	w.in.Facts.Quotas = []plan.Quota{{Namespace: "default", Name: "team", Hard: map[string]int64{"pods": 5}, Used: map[string]int64{"pods": 4}}}
+	d := &appsv1.DaemonSet{ObjectMeta: meta("agent"), Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 4}}
+	d.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxSurge: ptr.To(intstr.FromString("50%"))}
+	w.pods(agent, 4, 4).restart(w.live("daemonsets", d))
+	wantLine(t, w.compute(), "quota team: pods 4 of 5 used: 1 of 2 surge pods cannot be created")
+}

@@ -9,8 +9,9 @@ import (
 // nodes are the nodes that a plan cordons or drains, and what is left beside them.
 type nodes struct {
 	names     []string
-	now, left int // schedulable ones, before and after
-	pods      int // on the nodes
+	now, left int   // schedulable ones, before and after
+	cpu, gone int64 // millicores that all of them can give, and those of the plan
+	pods      int   // on the nodes
 }
 
 // full reports whether evicted pods find no node.
@@ -30,8 +31,11 @@ func (t *tally) nodes(gone []removal, cordoned []string) nodes {
 			continue
 		}
 		n.now++
+		n.cpu += node.Allocatable.CPU
 		if !slices.Contains(n.names, node.Name) {
 			n.left++
+		} else {
+			n.gone += node.Allocatable.CPU
 		}
 	}
 	for _, p := range t.in.Facts.Pods {
@@ -64,6 +68,9 @@ func (t *tally) sayNodes(n nodes, gone []removal) {
 	case n.left == 0 && n.now > 0:
 		t.say(blocked, "0 of %s left: new pods will be Pending", count(n.now, "schedulable node"))
 		t.needsPerson(names + " is the last schedulable node")
+	case n.now > n.left && n.gone > 0:
+		t.say(extent, "%d of %s left (%d %% fewer, %d %% less CPU)", n.left, count(n.now, "schedulable node"),
+			percent(n.now-n.left, n.now), percent(int(n.gone), int(n.cpu)))
 	case n.now > n.left:
 		t.say(extent, "%d of %s left (%d %% fewer)", n.left, count(n.now, "schedulable node"), percent(n.now-n.left, n.now))
 	default:

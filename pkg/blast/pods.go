@@ -41,6 +41,7 @@ func (t *tally) remove(gone []removal, cordoned []string) {
 	}
 	t.sayRemovals(gone, owners, n)
 	t.sayNodes(n, gone)
+	t.sayFit(n, gone)
 	t.sayBudgets(held, n)
 }
 

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	requests "k8s.io/component-helpers/resource"
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
@@ -19,7 +20,8 @@ func PodFacts(p *corev1.Pod) plan.Pod {
 	out := plan.Pod{
 		Namespace: p.Namespace, Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName, Phase: string(p.Status.Phase),
 		Terminating: p.DeletionTimestamp != nil, Labels: p.Labels, Created: p.CreationTimestamp.Time,
-		OptOut: p.Annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false" || p.Annotations["karpenter.sh/do-not-disrupt"] == "true",
+		Requests: resourcesOf(requests.PodRequests(p, requests.PodResourcesOptions{})),
+		OptOut:   p.Annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false" || p.Annotations["karpenter.sh/do-not-disrupt"] == "true",
 	}
 	_, out.Mirror = p.Annotations[corev1.MirrorPodAnnotationKey]
 	if ref := metav1.GetControllerOfNoCopy(p); ref != nil {
@@ -56,7 +58,10 @@ func budgetFacts(b *policyv1.PodDisruptionBudget) plan.Budget {
 }
 
 func nodeFacts(n *corev1.Node) plan.Node {
-	out := plan.Node{Name: n.Name, Unschedulable: n.Spec.Unschedulable}
+	out := plan.Node{
+		Name: n.Name, Unschedulable: n.Spec.Unschedulable, Labels: n.Labels,
+		Allocatable: resourcesOf(n.Status.Allocatable), MaxPods: n.Status.Allocatable.Pods().Value(),
+	}
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			out.Ready = c.Status == corev1.ConditionTrue
@@ -65,6 +70,20 @@ func nodeFacts(n *corev1.Node) plan.Node {
 	for _, t := range n.Spec.Taints {
 		if t.Key != corev1.TaintNodeUnschedulable && t.Effect != corev1.TaintEffectPreferNoSchedule {
 			out.Taints = append(out.Taints, plan.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect)})
+		}
+	}
+	return out
+}
+
+// resourcesOf takes what decides where a pod fits: cpu, memory and extended resources.
+func resourcesOf(list corev1.ResourceList) plan.Resources {
+	out := plan.Resources{CPU: list.Cpu().MilliValue(), Memory: list.Memory().Value()}
+	for name, n := range list {
+		if strings.Contains(string(name), "/") {
+			if out.Other == nil {
+				out.Other = map[string]int64{}
+			}
+			out.Other[string(name)] = n.Value()
 		}
 	}
 	return out

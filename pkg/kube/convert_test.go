@@ -98,6 +98,18 @@ func TestPodFacts(t *testing.T) {
 			func(p *corev1.Pod) { p.Annotations = map[string]string{"karpenter.sh/do-not-disrupt": "true"} },
 			func(p *plan.Pod) { p.OptOut = true },
 		},
+		"requests": {
+			func(p *corev1.Pod) {
+				p.Spec.Containers = []corev1.Container{
+					{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("250m"), "memory": resource.MustParse("1Gi"), "nvidia.com/gpu": resource.MustParse("1")}}},
+					{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("1"), "ephemeral-storage": resource.MustParse("1Gi")}}},
+				}
+				p.Spec.InitContainers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"memory": resource.MustParse("2Gi")}}}}
+			},
+			func(p *plan.Pod) {
+				p.Requests = plan.Resources{CPU: 1250, Memory: 2 << 30, Other: map[string]int64{"nvidia.com/gpu": 1}}
+			},
+		},
 		"annotations that opt in": {
 			func(p *corev1.Pod) {
 				p.Annotations = map[string]string{
@@ -180,7 +192,13 @@ func TestNodeFacts(t *testing.T) {
 		"no execute":     {taint("gpu", corev1.TaintEffectNoExecute), plan.Node{Name: "node-1", Ready: true, Taints: []plan.Taint{{Key: "gpu", Effect: "NoExecute"}}}},
 		"rather not":     {taint("gpu", corev1.TaintEffectPreferNoSchedule), plan.Node{Name: "node-1", Ready: true}},
 		"cordon's taint": {taint(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule), plan.Node{Name: "node-1", Ready: true}},
-		"cordoned":       {func(n *corev1.Node) { n.Spec.Unschedulable = true }, plan.Node{Name: "node-1", Ready: true, Unschedulable: true}},
+		"what it can give": {func(n *corev1.Node) {
+			n.Labels = map[string]string{"pool": "lab"}
+			n.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("3920m"), "memory": resource.MustParse("8Gi"), "pods": resource.MustParse("110"), "nvidia.com/gpu": resource.MustParse("2")}
+			n.Status.Capacity = corev1.ResourceList{"cpu": resource.MustParse("4")}
+		}, plan.Node{Name: "node-1", Ready: true, Labels: map[string]string{"pool": "lab"}, MaxPods: 110,
+			Allocatable: plan.Resources{CPU: 3920, Memory: 8 << 30, Other: map[string]int64{"nvidia.com/gpu": 2}}}},
+		"cordoned": {func(n *corev1.Node) { n.Spec.Unschedulable = true }, plan.Node{Name: "node-1", Ready: true, Unschedulable: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := &corev1.Node{

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -297,4 +298,38 @@ func TestCase_AD_05(t *testing.T) {
 		wantPlanned(t, s, "rollout_restart", of(ns, "deployment", "web"), want)
 		wantPlanned(t, s, "scale", of(ns, "deployment", "web").With("replicas", 3), want)
 	}
+}
+
+// TestEvictedPodsFit: the scheduler agrees with what the plan says of the pods that leave.
+func TestEvictedPodsFit(t *testing.T) {
+	ns, from, to := cp.Namespace(t), node(t, "fit-from"), node(t, "fit-to")
+	cordonForNow(t, to)
+	deployment(t, ns, "web", 2, func(d *appsv1.Deployment) {
+		onNodes(from, to)(&d.Spec.Template)
+		d.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("12")}
+	})
+	bareOn := func(tpl *corev1.PodTemplateSpec) {
+		tpl.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10")}
+	}
+	bare(t, ns, "there", to, bareOn)
+	uncordonNow(t, to)
+	s := start(t, wide...)
+	args := harness.Args{"node": from}
+	p := wantPlanned(t, s, "drain", args)
+	line := slices.IndexFunc(p.Radius, func(l string) bool {
+		return strings.HasPrefix(l, "1 of 2 evicted pods fits on other nodes; "+ns+"/web-") && strings.HasSuffix(l, " needs 12 CPU, the most free is 10")
+	})
+	if line < 0 {
+		t.Errorf("the plan does not say what fits: %q", p.Radius)
+	}
+	s.Do("drain", args)
+	lab.Eventually(t, "one pod on the other node, one on none", func() (bool, error) {
+		on := map[string]int{}
+		for _, p := range pods(t, ns, "web") {
+			if p.DeletionTimestamp == nil {
+				on[p.Spec.NodeName]++
+			}
+		}
+		return on[to] == 1 && on[""] == 1, fmt.Errorf("%v", on)
+	})
 }

@@ -332,7 +332,7 @@ func (e *Engine) radius(ctx context.Context, got *passed) error {
 		versions = append(versions, pr.Object.Value("metadata.resourceVersion"))
 	}
 	steps := got.steps()
-	want := wanted(blast.Needs(steps, targets))
+	want := wanted(steps, targets)
 	want.NotBefore = kube.Newest(versions...)
 	want.Agrees = func(f plan.Facts) bool { return blast.Agrees(got.Target, got.Object, f) }
 	facts := e.k.Cache.Facts(ctx, want)
@@ -362,16 +362,23 @@ func (e *Engine) radius(ctx context.Context, got *passed) error {
 }
 
 // wanted is what the radius needs of the caches.
-func wanted(n blast.Need) kube.Want {
-	return kube.Want{
+func wanted(steps []plan.Step, targets map[string]plan.Object) kube.Want {
+	n := blast.Needs(steps, targets)
+	w := kube.Want{
 		Namespace: n.Namespace, Pods: n.Pods, Budgets: n.Budgets, Nodes: n.Nodes,
 		Services: n.Services, Autoscalers: n.Autoscalers, Quotas: n.Quotas,
 	}
+	for _, s := range steps {
+		if ns := s.Target.Namespace; ns != "" && !slices.Contains(w.Namespaces, ns) {
+			w.Namespaces = append(w.Namespaces, ns)
+		}
+	}
+	return w
 }
 
 // warm lets the caches sync while the dry run is under way.
 func (e *Engine) warm(pr action.Proposal) {
-	e.k.Cache.Warm(wanted(blast.Needs([]plan.Step{pr.Step}, map[string]plan.Object{pr.Step.Target.UID: pr.Object})))
+	e.k.Cache.Warm(wanted([]plan.Step{pr.Step}, map[string]plan.Object{pr.Step.Target.UID: pr.Object}))
 }
 
 // dryRunner sends the dry runs of one pass as they are proposed, a bounded number at

@@ -23,12 +23,18 @@ const (
 	idleStop    = 10 * time.Minute // without a plan that needs it, an informer stops
 	deniedPause = time.Minute      // before a watch that was forbidden is tried again
 	maxRunning  = 64               // informers at a time: plans in ever new namespaces are cheap to ask for
+	maxNarrow   = 8                // namespaces that are read one by one where all of them may not be read at once
 )
 
 // Want says which siblings a plan needs and what a cache of them is measured by.
 type Want struct {
 	Namespace            string // "" is all namespaces
 	Pods, Budgets, Nodes bool
+
+	// Namespaces are those that matter, where Namespace is "": what may not be listed in all
+	// namespaces is listed in these. That does not help with pods, of which a plan over nodes
+	// needs all.
+	Namespaces []string
 
 	// Services, Autoscalers and Quotas only warn: a cache of them need not have reached
 	// NotBefore.
@@ -112,6 +118,11 @@ func (c *Cache) Facts(ctx context.Context, w Want) plan.Facts {
 	parts := c.parts(w)
 	awaitSync(ctx, c.syncWait, parts)
 	c.settle(ctx, w, parts)
+	if narrow, rest := c.narrow(w, parts); len(narrow) > 0 {
+		awaitSync(ctx, c.syncWait, narrow)
+		c.settle(ctx, w, narrow)
+		parts = append(rest, narrow...)
+	}
 	f := join(parts)
 	slices.SortFunc(f.Pods, func(a, b plan.Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
@@ -138,10 +149,50 @@ func (c *Cache) Warm(w Want) { c.parts(w) }
 
 func (c *Cache) parts(w Want) (parts []*part) {
 	for _, s := range w.sources() {
-		i, why := c.inform(s)
-		parts = append(parts, &part{source: s, informer: i, doubt: why})
+		if w.narrows(s) && c.isDenied(s) {
+			parts = append(parts, c.oneByOne(w, s)...)
+			continue
+		}
+		parts = append(parts, c.part(s))
 	}
 	return parts
+}
+
+func (c *Cache) part(s source) *part {
+	i, why := c.inform(s)
+	return &part{source: s, informer: i, doubt: why}
+}
+
+// oneByOne reads a source of all namespaces in those that matter.
+func (c *Cache) oneByOne(w Want, s source) (parts []*part) {
+	for _, namespace := range w.Namespaces {
+		parts = append(parts, c.part(source{s.resource, namespace}))
+	}
+	return parts
+}
+
+// narrows reports whether a source of all namespaces can be read in those that matter.
+func (w Want) narrows(s source) bool {
+	return s.namespace == "" && s.resource != "pods" && s.resource != "nodes" && len(w.Namespaces) > 0 && len(w.Namespaces) <= maxNarrow
+}
+
+// narrow finds what may not be listed in all namespaces, and begins to read it in those
+// that matter. It gives what is left of the parts beside them.
+func (c *Cache) narrow(w Want, parts []*part) (narrow, rest []*part) {
+	for _, p := range parts {
+		if p.doubt != "" && p.live.Load().forbidden && w.narrows(p.source) {
+			narrow = append(narrow, c.oneByOne(w, p.source)...)
+			continue
+		}
+		rest = append(rest, p)
+	}
+	return narrow, rest
+}
+
+func (c *Cache) isDenied(s source) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now().Before(c.denied[s])
 }
 
 func (w Want) sources() (out []source) {
@@ -181,6 +232,8 @@ type listing struct {
 	version string // of a live list
 	origin  string // for Sources
 	missing string // for Missing
+
+	forbidden bool // why it is missing
 }
 
 // awaitSync gives informers that have just started the time to sync.
@@ -283,19 +336,18 @@ func (c *Cache) look(w Want, parts []*part) {
 	}
 }
 
-// join makes Facts of the caches that are not in doubt and of the lists in their place.
+// join makes Facts of the caches that are not in doubt and of the lists in their place. A
+// kind of which a part is missing is missing.
 func join(parts []*part) plan.Facts {
 	f := plan.Facts{Sources: map[string]string{}, Missing: map[string]string{}}
 	for _, p := range parts {
-		l := &p.cached
-		if p.doubt != "" {
-			if p.live == nil || p.live.Load() == nil {
-				continue
-			}
-			l = p.live.Load()
-		}
-		if l.missing != "" {
+		if l := p.listing(); l != nil && l.missing != "" {
 			f.Missing[p.resource] = l.missing
+		}
+	}
+	for _, p := range parts {
+		l := p.listing()
+		if l == nil || f.Missing[p.resource] != "" {
 			continue
 		}
 		f.Sources[p.resource] = l.origin
@@ -304,6 +356,17 @@ func join(parts []*part) plan.Facts {
 		}
 	}
 	return f
+}
+
+// listing is what there is of a part by now, nil for nothing.
+func (p *part) listing() *listing {
+	switch {
+	case p.doubt == "":
+		return &p.cached
+	case p.live == nil:
+		return nil
+	}
+	return p.live.Load()
 }
 
 // inform gives the running informer of a source and starts it on first use; nil, and why,

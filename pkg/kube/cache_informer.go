@@ -75,7 +75,7 @@ func (c *Cache) start(s source) *informer {
 		indexers[cache.NamespaceIndex] = cache.MetaNamespaceIndexFunc
 	}
 	i.SharedIndexInformer = cache.NewSharedIndexInformer(lw, s.example(), 0, indexers)
-	_ = i.SetTransform(compact)
+	_ = i.SetTransform(new(pool).compact)
 	_ = i.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
 		c.log.Debug("watch failed", "resource", s.resource, "namespace", s.namespace, "err", plan.Untrusted(err.Error()))
 		if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) { // no right to it, or no such API

@@ -109,7 +109,7 @@ func (s source) list(ctx context.Context, k kubernetes.Interface, why string) *l
 			break
 		}
 	}
-	return &listing{missing: s.unlisted(ctx, err)}
+	return &listing{missing: s.unlisted(ctx, err), forbidden: apierrors.IsForbidden(err)}
 }
 
 // pages reads all pages of a list, which are of one version.
@@ -182,7 +182,7 @@ func (r *record) addTo(f *plan.Facts) {
 	}
 }
 
-// compact is the transform of every informer. It may meet its own result again.
+// compact makes the record of an object. It may meet its own result again.
 func compact(o any) (any, error) {
 	var facts any
 	switch o := o.(type) {

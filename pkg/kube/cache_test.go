@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -24,10 +23,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/yaml"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/test/lab"
@@ -871,54 +868,92 @@ func TestSleep(t *testing.T) {
 	}
 }
 
-// TestBytesPerPod compares what a store holds of a pod with what it would hold of the
-// whole object.
-func TestBytesPerPod(t *testing.T) {
-	raw, err := os.ReadFile("testdata/pod.yaml")
+// TestRightsInANamespace: what may not be listed everywhere is watched where it may be.
+func TestRightsInANamespace(t *testing.T) {
+	own, ns, other := cp.Namespace(t), cp.Namespace(t), cp.Namespace(t)
+	cfg, err := cp.ServiceAccount(t.Context(), own, "narrow", []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "watch"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var whole corev1.Pod
-	if err := yaml.UnmarshalStrict(raw, &whole); err != nil {
+	rbac := cp.Client.RbacV1()
+	if _, err := rbac.Roles(ns).Create(t.Context(), &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Name: "narrow"},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"policy"}, Resources: []string{"poddisruptionbudgets"}, Verbs: []string{"list", "watch"}}},
+	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	const pods = 2000
-	bytesOf := func(transform cache.TransformFunc) uint64 {
-		store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
-			cache.WithTransformer(transform))
-		before := heap()
-		for n := range pods {
-			p := whole.DeepCopy()
-			p.Name, p.Namespace = fmt.Sprintf("checkout-7d9c6b8f5d-%05d", n), fmt.Sprintf("team-%d", n%20)
-			p.ResourceVersion = fmt.Sprint(1000000 + n)
-			wire, err := p.Marshal() // as it comes: no string is shared with another pod
-			if err != nil {
-				t.Fatal(err)
-			}
-			read := &corev1.Pod{}
-			if err := read.Unmarshal(wire); err != nil {
-				t.Fatal(err)
-			}
-			if err := store.Add(read); err != nil {
-				t.Fatal(err)
-			}
-		}
-		after := heap()
-		runtime.KeepAlive(store)
-		return (after - before) / pods
+	if _, err := rbac.RoleBindings(ns).Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "narrow"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "narrow"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: own, Name: "narrow"}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
 	}
-	untrimmed := bytesOf(nil)
-	trimmed := bytesOf(compact)
-	t.Logf("%d bytes a pod, untrimmed %d", trimmed, untrimmed)
-	if trimmed > untrimmed/8 {
-		t.Errorf("%d bytes a pod are more than an eighth of %d", trimmed, untrimmed)
+	createBudget(t, ns, "web")
+	createBudget(t, other, "db")
+	u := newCache(t, cfg)
+	w := Want{Namespaces: []string{ns}, Pods: true, Budgets: true, Services: true}
+	f := eventuallyCached(t, u, w, "poddisruptionbudgets")
+	wantSource(t, f, "pods", "cache")
+	if len(f.Budgets) != 1 || f.Budgets[0].Name != "web" {
+		t.Errorf("budgets %v, want that of the namespace", f.Budgets)
+	}
+	if diff := cmp.Diff(map[string]string{"services": "cannot list services (403)"}, f.Missing); diff != "" {
+		t.Errorf("missing (-want +got):\n%s", diff)
+	}
+	u.reset()
+	u.Facts(t.Context(), w)
+	if r := u.requests("/apis/policy"); len(r) > 0 {
+		t.Errorf("asked again: %q", r)
+	}
+
+	// One namespace of two is not enough.
+	w.Namespaces = []string{ns, other}
+	f = u.Facts(t.Context(), w)
+	if len(f.Budgets) > 0 || f.Sources["poddisruptionbudgets"] != "" || f.Missing["poddisruptionbudgets"] == "" {
+		t.Errorf("%d budgets from %q, missing %q; want none, and missing", len(f.Budgets), f.Sources["poddisruptionbudgets"], f.Missing)
 	}
 }
 
-func heap() uint64 {
-	var m runtime.MemStats
-	runtime.GC()
-	runtime.GC()
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
+// TestWhatOnlyWarns: services and the like are cached from the first plan on, need not
+// have reached the target's version, and nothing of Secrets or ConfigMaps is ever asked for.
+func TestWhatOnlyWarns(t *testing.T) {
+	ns := cp.Namespace(t)
+	for _, name := range []string{"web", "api"} {
+		if _, err := cp.Client.CoreV1().Services(ns).Create(t.Context(), &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Port: 80}}},
+		}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	u := newCache(t, cp.Config)
+	w := Want{Namespace: ns, Services: true, Autoscalers: true, Quotas: true}
+	u.Warm(w)
+	eventuallyCached(t, u, w, "services")
+	eventuallyCached(t, u, w, "horizontalpodautoscalers")
+	eventuallyCached(t, u, w, "resourcequotas")
+	u.reset()
+	w.NotBefore = version(t, ns)
+	w.Agrees = func(plan.Facts) bool { return false }
+	f := u.Facts(t.Context(), w)
+	if len(f.Services) != 2 || f.Services[0].Name != "api" {
+		t.Errorf("services %v, want api and web", f.Services)
+	}
+	if r := u.requests(); len(r) > 0 {
+		t.Errorf("it sent %q", r)
+	}
+	everything := Want{Pods: true, Budgets: true, Nodes: true, Services: true, Autoscalers: true, Quotas: true}
+	eventuallyCached(t, u, everything, "services")
+	for _, r := range u.requests() {
+		if strings.Contains(r, "secrets") || strings.Contains(r, "configmaps") {
+			t.Errorf("it sent %s", r)
+		}
+	}
+	if _, err := compact(&corev1.Secret{}); err == nil {
+		t.Error("a Secret has a record")
+	}
+	if _, err := compact(&corev1.ConfigMap{}); err == nil {
+		t.Error("a ConfigMap has a record")
+	}
 }

@@ -51,20 +51,7 @@ var faults = []fault{
 		time.Sleep(time.Duration(50+x.rng.IntN(1500)) * time.Millisecond)
 		return true
 	}},
-	{kind: "cut, arrives late", weight: 14, before: func(x hit) bool {
-		after := time.Duration(20+x.rng.IntN(500)) * time.Millisecond
-		if x.rng.IntN(4) == 0 {
-			after = time.Duration(1+x.rng.IntN(25)) * time.Second // of the 34 that the API server may take
-		}
-		x.late.Go(func() {
-			time.Sleep(after)
-			if code, err := x.slot.proxy.Send(x.request); err != nil || !slices.Contains([]int{200, 201, 409, 429}, code) {
-				x.nemesis.violation("the late request of %s was answered %d, %v", x.round, code, err)
-			}
-		})
-		cut()
-		return false
-	}},
+	{kind: "cut, arrives late", weight: 14, before: func(x hit) bool { x.arriveLate(); cut(); return false }},
 	{kind: "cut in the body", weight: 6, after: func(_ hit, resp *http.Response) { half(resp, errors.New("cut")) }},
 	{kind: "half a body", weight: 6, after: func(_ hit, resp *http.Response) { half(resp, io.EOF) }},
 	{kind: "tiny timeout", weight: 30, before: func(x hit) bool {
@@ -77,7 +64,25 @@ var faults = []fault{
 		return true
 	}},
 	{kind: "killed before", weight: 4, before: func(x hit) bool { x.slot.kill(); cut(); return false }},
+	{kind: "killed, arrives late", weight: 6, before: func(x hit) bool { x.slot.kill(); x.arriveLate(); cut(); return false }},
 	{kind: "killed after", weight: 6, after: func(x hit, _ *http.Response) { x.slot.kill(); cut() }},
+}
+
+// arriveLate lets the write come to the API server when its process does not wait for it
+// any more, mostly soon.
+func (x hit) arriveLate() {
+	after := time.Duration(20+x.rng.IntN(500)) * time.Millisecond
+	if x.rng.IntN(4) == 0 {
+		after = time.Duration(1+x.rng.IntN(25)) * time.Second // of the 34 that the API server may take
+	}
+	x.late.Go(func() {
+		time.Sleep(after)
+		code, err := x.slot.proxy.Send(x.request)
+		if err != nil || !slices.Contains([]int{200, 201, 409, 429}, code) {
+			x.nemesis.violation("the late request of %s was answered %d, %v", x.round, code, err)
+		}
+		x.nemesis.arrived(code)
+	})
 }
 
 func pick(rng *rand.Rand) fault {
@@ -160,6 +165,8 @@ type nemesis struct {
 	wire   map[string][]sent // by plan
 	wrong  []string          // what broke an invariant
 	real   map[string]bool   // the Audit-IDs to which the API server itself answered 504
+
+	late int // writes that came when their process had no hope any more, and took effect
 
 	verdicts []verdict
 	answers  int
@@ -299,4 +306,12 @@ func (n *nemesis) timedOut(auditID string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.real[auditID]
+}
+
+func (n *nemesis) arrived(code int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if code < 300 {
+		n.late++
+	}
 }

@@ -90,7 +90,7 @@ func TestTorture(t *testing.T) {
 	}()
 	for done := 0; !t.Failed() && (n.fired() < *faultCount || n.unknown() < *unknowns); {
 		missing := max(*faultCount-n.fired(), *unknowns-n.unknown())
-		wave := missing + missing/8 + 5 // some meet no write, some are decided at once
+		wave := missing + missing/4 + 10 // some meet no write, some are decided at once
 		t.Run("wave", func(t *testing.T) {
 			for i := range wave {
 				i += done
@@ -264,8 +264,8 @@ func (n *nemesis) print(seed uint64, took time.Duration, slots []*slot, killed i
 	timedOut := n.count(func(v verdict) bool { return v.real })
 	committed := n.count(func(v verdict) bool { return v.real && v.effects > 0 })
 	fmt.Printf("%d answers, %d journal lines, %d processes killed\n", n.answers, n.lines, killed)
-	fmt.Printf("%d plans met a 504 of the API server itself, %d of them with an effect; of the indeterminate %d were undone by another writer at once\n",
-		timedOut, committed, undone)
+	fmt.Printf("%d plans met a 504 of the API server itself, %d of them with an effect; %d writes came late and took effect; of the indeterminate %d were undone by another writer at once\n",
+		timedOut, committed, n.late, undone)
 	fmt.Printf("a process held at most %d MiB and %d files\n", memory>>20, files)
 	fmt.Printf("double effects %d, wrong verdicts %d, lost lines %d, other violations %d\n",
 		broken("I1"), broken("I6"), broken("I2", "I3", "I4"), broken("I5", "I7", "I8", "I9", "I10"))

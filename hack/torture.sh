@@ -5,6 +5,8 @@
 # table and the seed, and fails on any violation. A small one is part of hack/test.sh.
 #
 #   hack/torture.sh [--seed N] [--faults N] [--unknown N]
+#   hack/torture.sh --fake [--seed N] [--faults N]   the engine alone, in simulated time,
+#                                                    against a fake API server
 #
 # The seed decides what is done to which plan; when things meet, it does not.
 set -euo pipefail
@@ -12,14 +14,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 command -v go >/dev/null || { echo "hack/torture.sh: Go 1.26 or newer is needed: https://go.dev/dl" >&2; exit 1; }
 export GOWORK=off GOFLAGS=-mod=readonly
 
-seed=0 faults=500 unknown=200
+usage() { echo "usage: hack/torture.sh [--fake] [--seed N] [--faults N] [--unknown N]" >&2; exit 2; }
+seed=0 faults= unknown=200 fake=
 while [ $# -gt 0 ]; do
   case $1 in
-    --seed | --faults | --unknown) [ $# -gt 1 ] || { echo "hack/torture.sh: $1 needs a number" >&2; exit 2; } ;;&
-    --seed) seed=$2 ;;
-    --faults) faults=$2 ;;
-    --unknown) unknown=$2 ;;
-    *) echo "usage: hack/torture.sh [--seed N] [--faults N] [--unknown N]" >&2; exit 2 ;;
+    --fake) fake=1; shift; continue ;;
+    --seed | --faults | --unknown) [[ ${2-} =~ ^[0-9]+$ ]] || usage; declare "${1#--}=$2" ;;
+    *) usage ;;
   esac
   shift 2
 done
@@ -30,4 +31,9 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 go test -c -o "$tmp/torture.test" ./test/torture
 cd test/torture
-"$tmp/torture.test" -test.run '^TestTorture$' -test.timeout 2h -seed "$seed" -faults "$faults" -unknown "$unknown"
+torture() { "$tmp/torture.test" -test.timeout 3h -seed "$seed" "$@"; }
+if [ -n "$fake" ]; then
+  torture -test.run '^TestSimulated$' -simulated "${faults:-10000}"
+else
+  torture -test.run '^TestTorture$' -faults "${faults:-500}" -unknown "$unknown"
+fi

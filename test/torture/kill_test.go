@@ -305,6 +305,7 @@ func (p point) reach(t *testing.T, m moment) (reached chan struct{}, release fun
 // same folder is then asked with the same phrase: there is at most one effect, and the
 // first result is the truth, and stays.
 func TestKilled(t *testing.T) {
+	t.Parallel()
 	bin, err := binary()
 	if err != nil {
 		t.Fatal(err)

@@ -26,12 +26,17 @@ import (
 
 var cp *lab.Lab
 
-// together is how many tests run at once: nearly all of them wait, for a request that was
-// cut off to be too old to be carried out.
+var seed = flag.Uint64("seed", 0, "of all choices; 0 takes one from the clock")
+
+// together is how many tests run at once: nearly all of them wait until a request that was
+// cut off is too old to be carried out.
 const together = "100"
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	if *seed == 0 {
+		*seed = uint64(time.Now().UnixNano())
+	}
 	if err := flag.Set("test.parallel", together); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

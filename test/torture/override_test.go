@@ -15,6 +15,7 @@ import (
 // TestOverridden lets another writer undo a write at once, before its answer is lost. What
 // became of it can then be told or not; that it was not applied is wrong.
 func TestOverridden(t *testing.T) {
+	t.Parallel()
 	bin, err := binary()
 	if err != nil {
 		t.Fatal(err)

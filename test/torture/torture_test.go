@@ -24,11 +24,12 @@ import (
 )
 
 var (
-	seed       = flag.Uint64("seed", 0, "of all choices of the torture; 0 takes one from the clock")
-	faultCount = flag.Int("faults", 60, "how many faults are injected, at least")
-	unknowns   = flag.Int("unknown", 30, "how many outcomes have to have been unknown, at least")
-	processes  = flag.Int("processes", 3, "how many processes share the folder")
+	faultCount = flag.Int("faults", 60, "how many faults the torture injects, at least")
+	unknowns   = flag.Int("unknown", 30, "how many of its outcomes have to have been unknown, at least")
 )
+
+// processes share the folder.
+const processes = 3
 
 // The bounds of what a process may hold (I10).
 const (
@@ -47,6 +48,8 @@ var choices = sync.OnceValue(func() uint64 {
 // TestTorture runs seeded faults against several processes that share one folder and are
 // killed at random, and checks I1 to I10 of every plan, from outside: by the watch of every
 // version of every target, by what went over the wire, by all answers, and by the journal.
+// A process that found a bad line when it was started again would refuse to write; the whole
+// journal is verified at the end, and after every death by TestKilled (I4).
 func TestTorture(t *testing.T) {
 	t.Parallel()
 	bin, err := binary()
@@ -59,7 +62,7 @@ func TestTorture(t *testing.T) {
 	truth := newWatcher(t)
 	n := &nemesis{journal: &tail{path: filepath.Join(state, "audit.jsonl"), seen: map[[2]string]bool{}}, rounds: map[string]*round{}, wire: map[string][]sent{}, real: map[string]bool{}}
 	var slots []*slot
-	for range *processes {
+	for range processes {
 		s := newSlot(t, bin, state)
 		n.guard(s)
 		slots = append(slots, s)

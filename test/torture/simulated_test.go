@@ -37,7 +37,7 @@ const abreast = 100
 // for. The processes, their deaths and their disks are TestTorture's.
 func TestSimulated(t *testing.T) {
 	t.Parallel()
-	t.Logf("seed %d", choices())
+	t.Logf("seed %d", *seed)
 	dir, began := filepath.Join(t.TempDir(), "state"), time.Now()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSimulation(t, dir)
@@ -58,7 +58,7 @@ func TestSimulated(t *testing.T) {
 	if len(verified.Unsettled)+len(counted.Faults) > 0 {
 		t.Errorf("unsettled %q, faults %q", verified.Unsettled, counted.Faults)
 	}
-	fmt.Printf("simulated: %d journal lines, seed %d, %s\n", verified.Lines, choices(), time.Since(began).Round(time.Second))
+	fmt.Printf("simulated: %d journal lines, seed %d, %s\n", verified.Lines, *seed, time.Since(began).Round(time.Second))
 }
 
 type simulation struct {
@@ -116,10 +116,10 @@ func (s *simulation) injected() int {
 
 // round is one plan and its execution, by two callers at once.
 func (s *simulation) round(t *testing.T, i int) {
-	rng := mathrand.New(mathrand.NewPCG(choices(), uint64(i)))
+	rng := mathrand.New(mathrand.NewPCG(*seed, uint64(i)))
 	name := fmt.Sprintf("web-%d", i)
 	o := &fakeObject{
-		rng: mathrand.New(mathrand.NewPCG(choices(), uint64(i)|1<<62)), kind: rng.IntN(fakeKinds),
+		rng: mathrand.New(mathrand.NewPCG(*seed, uint64(i)|1<<62)), kind: rng.IntN(fakeKinds),
 		reads: rng.IntN(4) == 0, lost: rng.IntN(4) == 0, override: rng.IntN(10) == 0,
 	}
 	s.fake.add(name, o)

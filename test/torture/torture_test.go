@@ -11,7 +11,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"text/tabwriter"
 	"time"
@@ -37,14 +36,6 @@ const (
 	mostFiles  = 256
 )
 
-// choices is the seed of this run.
-var choices = sync.OnceValue(func() uint64 {
-	if *seed == 0 {
-		return uint64(time.Now().UnixNano())
-	}
-	return *seed
-})
-
 // TestTorture runs seeded faults against several processes that share one folder and are
 // killed at random, and checks I1 to I10 of every plan, from outside: by the watch of every
 // version of every target, by what went over the wire, by all answers, and by the journal.
@@ -57,7 +48,7 @@ func TestTorture(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	t.Logf("seed %d", choices())
+	t.Logf("seed %d", *seed)
 	state := filepath.Join(t.TempDir(), "state")
 	truth := newWatcher(t)
 	n := &nemesis{journal: &tail{path: filepath.Join(state, "audit.jsonl"), seen: map[[2]string]bool{}}, rounds: map[string]*round{}, wire: map[string][]sent{}, real: map[string]bool{}}
@@ -75,7 +66,7 @@ func TestTorture(t *testing.T) {
 	killer := make(chan struct{})
 	go func() {
 		defer close(killer)
-		rng := rand.New(rand.NewPCG(choices(), 1<<63))
+		rng := rand.New(rand.NewPCG(*seed, 1<<63))
 		for next := time.Now(); ; {
 			select {
 			case <-stop:
@@ -99,7 +90,7 @@ func TestTorture(t *testing.T) {
 				i += done
 				t.Run(fmt.Sprint(i), func(t *testing.T) {
 					t.Parallel()
-					newRound(t, truth, spaces[i%len(spaces)], choices(), i).run(t, n, slots)
+					newRound(t, truth, spaces[i%len(spaces)], *seed, i).run(t, n, slots)
 				})
 			}
 		})
@@ -117,7 +108,7 @@ func TestTorture(t *testing.T) {
 		}
 	}
 	n.audit(t, state, slots, killed)
-	n.print(choices(), time.Since(began), slots, len(killed))
+	n.print(*seed, time.Since(began), slots, len(killed))
 	for _, w := range n.wrong {
 		t.Error(w)
 	}

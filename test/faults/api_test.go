@@ -466,6 +466,20 @@ func TestFault_41_NoWatch(t *testing.T) {
 	}
 }
 
+// TestFault_41_TextNamesTheSource: a person reads where the pods are from, and how old
+// that is.
+func TestFault_41_TextNamesTheSource(t *testing.T) {
+	t.Parallel()
+	_, scale := newWeb(t)
+	got := start(t).Must("plan_scale", scale.With("replicas", 1))
+	b := harness.Into[struct {
+		Blast plan.Blast `json:"blast"`
+	}](t, got).Blast
+	if b.Source == "" || !strings.Contains(got.Text, b.Source) {
+		t.Errorf("the source %q is not in the text: %s", b.Source, got.Text)
+	}
+}
+
 // TestFault_42_OtherManagers lets others write to the object between a write and the look
 // at what became of it: so many that its mark is gone, or over its very field. A verdict
 // is then right or it is that nobody can tell.

@@ -11,9 +11,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewrite/kube-write-mcp/actions"
 	"github.com/kubewrite/kube-write-mcp/pkg/action"
@@ -227,9 +231,10 @@ func TestFault_32_StepDuringTheClaim(t *testing.T) {
 			w := &wall{}
 			c := newCore(t, coreOptions{clock: w})
 			args := c.plan(scale)
+			var once sync.Once
 			c.proxy.Before(func(r *harness.Request, _ http.ResponseWriter) bool {
-				if isScale(*r) {
-					w.set(step)
+				if r.Method == http.MethodGet && strings.HasSuffix(r.Path, "/deployments/web") && journalHas(c.state, `"execute_intent"`) {
+					once.Do(func() { w.set(step) }) // at the last look
 				}
 				return true
 			})
@@ -250,6 +255,39 @@ func TestFault_32_StepDuringTheClaim(t *testing.T) {
 				t.Errorf("%d replicas after %d writes", n, len(scales))
 			}
 		})
+	}
+}
+
+// TestFault_32_StepWhileUnknown sets the clock forward while a request whose answer was lost
+// is still on its way: no verdict may be given before the time has really passed in which it
+// can commit, since it does.
+func TestFault_32_StepWhileUnknown(t *testing.T) {
+	t.Parallel()
+	ns, scale := newWeb(t)
+	w := &wall{}
+	c := newCore(t, coreOptions{clock: w, verifyWait: 3 * time.Second})
+	args := c.plan(scale)
+	var body atomic.Pointer[string]
+	c.proxy.Before(func(r *harness.Request, _ http.ResponseWriter) bool {
+		if isScale(*r) {
+			body.Store(&r.Body)
+			w.set(time.Hour)
+			panic(http.ErrAbortHandler) // and the API server gets it later
+		}
+		return true
+	})
+	c.executes(args, plan.Unknown)
+	c.executes(args, plan.Unknown)
+	var late autoscalingv1.Scale
+	if err := json.Unmarshal([]byte(*body.Load()), &late); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cp.Client.AppsV1().Deployments(ns).UpdateScale(t.Context(), "web", &late, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.executes(args, plan.Executed)
+	if n := replicas(t, ns); n != 3 {
+		t.Errorf("%d replicas", n)
 	}
 }
 

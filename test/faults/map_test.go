@@ -18,16 +18,16 @@ var rows = map[int]struct {
 	tests []string
 	open  string
 }{
-	1:  {"kill -9 before the plan line", nil, killPoints},
-	2:  {"kill -9 inside it", []string{"pkg/journal.TestTornTail"}, killPoints},
-	3:  {"kill -9 after the line, before the reply", []string{"test/integration.TestPhraseAndRestart"}, killPoints},
-	4:  {"kill -9 before the claim", nil, killPoints},
-	5:  {"kill -9 after the claim, before it is sent", []string{"pkg/engine.TestJudge", "pkg/journal.TestUnsettled"}, killPoints},
-	6:  {"kill -9 after it is sent, before the response", []string{"test/integration.TestKilledProcess"}, killPoints},
-	7:  {"kill -9 after the response, before the outcome", []string{"pkg/engine.TestReconcile"}, killPoints},
-	8:  {"kill -9 after the outcome, before the reply", []string{"pkg/journal.TestResultIsRemembered"}, killPoints},
-	9:  {"kill -9 in the middle of a line", []string{"pkg/journal.TestTornTail", "pkg/journal.TestTailKinds"}, killPoints},
-	10: {"kill -9 during rotation, checkpoint, key creation", []string{"pkg/journal.TestRotationIsCutOff", "pkg/journal.TestRotationFails", "pkg/journal.TestKeysFirstUseRace"}, ""},
+	1:  {"kill -9 before the plan line", []string{"test/torture.TestKilled"}, ""},
+	2:  {"kill -9 inside it", []string{"pkg/journal.TestTornTail"}, ""},
+	3:  {"kill -9 after the line, before the reply", []string{"test/torture.TestKilled", "test/integration.TestPhraseAndRestart"}, ""},
+	4:  {"kill -9 before the claim", []string{"test/torture.TestKilled"}, ""},
+	5:  {"kill -9 after the claim, before it is sent", []string{"test/torture.TestKilled", "pkg/engine.TestJudge", "pkg/journal.TestUnsettled"}, ""},
+	6:  {"kill -9 after it is sent, before the response", []string{"test/torture.TestKilled", "test/integration.TestKilledProcess"}, ""},
+	7:  {"kill -9 after the response, before the outcome", []string{"test/torture.TestKilled", "pkg/engine.TestReconcile"}, ""},
+	8:  {"kill -9 after the outcome, before the reply", []string{"test/torture.TestKilled", "pkg/journal.TestResultIsRemembered"}, ""},
+	9:  {"kill -9 in the middle of a line", []string{"pkg/journal.TestTornTail", "pkg/journal.TestTailKinds", "test/torture.TestTorture"}, ""},
+	10: {"kill -9 during rotation, checkpoint, key creation", []string{"pkg/journal.TestRotationIsCutOff", "pkg/journal.TestRotationFails", "pkg/journal.TestKeysFirstUseRace", "pkg/journal.TestKeyRewriteIsCutOff"}, ""},
 	11: {"ENOSPC on plan line, intent, outcome", []string{
 		"pkg/journal.TestNoRoom", "pkg/journal.TestReserve", "pkg/journal.TestReserveIsReal", "pkg/journal.TestFileIsFull",
 		"test/integration.TestNoRecordNoAction", "test/integration.TestJournalFailsBeforeClaim", "test/integration.TestOutcomeWithoutARecord",
@@ -36,10 +36,10 @@ var rows = map[int]struct {
 	13: {"read-only disk, no permission, disk yanked", []string{"test/faults.TestFault_13_DiskGone", "test/faults.TestFault_13_14_RefusesToStart"}, ""},
 	14: {"/dev/full, link, pipe, folder as the audit file", []string{"test/faults.TestFault_13_14_RefusesToStart", "pkg/journal.TestOpenRefuses", "pkg/journal.TestPipe"}, ""},
 	15: {"audit blocked", []string{"test/faults.TestFault_15_JournalBlocked", "pkg/journal.TestLockIsHeld"}, ""},
-	16: {"response dropped after the commit", []string{"test/integration.TestCase_CL_06"}, ""},
-	17: {"request dropped before the server", []string{"test/integration.TestCase_CL_06", "pkg/kube.TestSendToNobody"}, ""},
-	18: {"504, and committed late", []string{"test/integration.TestCase_CL_06"}, network},
-	19: {"reset in the body, GOAWAY", []string{"pkg/kube.TestSendOnce"}, network},
+	16: {"response dropped after the commit", []string{"test/integration.TestCase_CL_06", "test/torture.TestTorture"}, ""},
+	17: {"request dropped before the server", []string{"test/integration.TestCase_CL_06", "test/torture.TestTorture", "pkg/kube.TestSendToNobody"}, ""},
+	18: {"504, and committed late", []string{"test/torture.TestTorture", "test/torture.TestSimulated", "test/faults.TestFault_32_StepWhileUnknown"}, ""},
+	19: {"reset in the body, GOAWAY", []string{"test/torture.TestTorture", "pkg/kube.TestSendOnce"}, ""},
 	20: {"429, 503, 504 with Retry-After", []string{"test/integration.TestCase_CL_06", "pkg/kube.TestRetryAfter", "pkg/kube.TestSendOnce"}, ""},
 	21: {"500 without a body, storm of 409, 422", []string{
 		"test/faults.TestFault_21_ConflictWithoutEnd", "test/faults.TestFault_21_AnswersWithoutABody", "test/integration.TestConflictStorm", "pkg/kube.TestClassify",
@@ -56,14 +56,14 @@ var rows = map[int]struct {
 		"pkg/journal.TestSegmentsAreChanged", "pkg/journal.TestFileChangesUnderLiveProcess", "test/integration.TestRecordDamaged",
 	}, ""},
 	30: {"key missing, wrong, readable by all, rotated, swapped", []string{
-		"pkg/journal.TestReadKeysRefuses", "pkg/journal.TestLoadKeysRefuses", "pkg/journal.TestKeyIsLost", "pkg/journal.TestVerifyKeyEpochs", "pkg/engine.TestKeyUnknown",
+		"pkg/journal.TestReadKeysRefuses", "pkg/journal.TestLoadKeysRefuses", "pkg/journal.TestKeyIsLost", "pkg/journal.TestVerifyKeyEpochs", "pkg/journal.TestRotateKeys", "pkg/journal.TestSwappedKeys", "pkg/engine.TestKeyUnknown",
 	}, ""},
 	31: {"phrase changed in any way", []string{
 		"test/faults.TestFault_31_EveryByte", "test/integration.TestPhrases", "test/integration.TestAnotherCluster", "test/integration.TestPhraseAndRestart",
 		"pkg/plan.TestConfirms", "pkg/plan.TestSigned", "pkg/plan.FuzzPhrase",
 	}, ""},
 	32: {"clock set, stepped during the claim, asleep", []string{
-		"test/faults.TestFault_32_Clock", "test/faults.TestFault_32_StepDuringTheClaim", "pkg/engine.TestClock", "pkg/journal.TestTimeNeverGoesBack", "pkg/journal.TestFuture", "pkg/kube.TestSleep",
+		"test/faults.TestFault_32_Clock", "test/faults.TestFault_32_StepDuringTheClaim", "test/faults.TestFault_32_StepWhileUnknown", "pkg/engine.TestClock", "pkg/journal.TestTimeNeverGoesBack", "pkg/journal.TestFuture", "pkg/kube.TestSleep",
 	}, ""},
 	33: {"drift", []string{"test/integration.TestDriftOfAWorkload", "test/integration.TestDriftOfOtherKinds", "test/integration.TestDriftOfAPod", "test/integration.TestDriftOfANode", "test/cluster.TestDrift"}, ""},
 	34: {"deleted and made again", []string{"test/integration.TestDriftOfAWorkload", "test/integration.TestDriftOfAPod", "test/integration.TestDriftOfANode", "test/integration.TestMovedUnderTheWrite"}, ""},
@@ -74,9 +74,9 @@ var rows = map[int]struct {
 	39: {"quota or policy changed", []string{"test/faults.TestFault_39_RefusedByNow"}, ""},
 	40: {"disruption budgets", []string{"test/faults.TestFault_40_BudgetSaysNo", "test/faults.TestFault_40_AnotherPodOfTheName", "test/cluster.TestDrainUnderABudget", "pkg/kube.TestBlockedByBudget"}, ""},
 	41: {"informer not synced, watch cut, stale", []string{
-		"test/faults.TestFault_41_NoWatch", "pkg/kube.TestCutWatch", "pkg/kube.TestNothingIsReadFromAHeldWatch", "pkg/kube.TestQuietKind", "pkg/kube.TestUnreachable", "pkg/blast.TestAgrees",
+		"test/faults.TestFault_41_NoWatch", "test/faults.TestFault_41_TextNamesTheSource", "pkg/kube.TestCutWatch", "pkg/kube.TestNothingIsReadFromAHeldWatch", "pkg/kube.TestQuietKind", "pkg/kube.TestUnreachable", "pkg/blast.TestAgrees",
 	}, ""},
-	42: {"many field managers, overwritten at once", []string{"test/faults.TestFault_42_OtherManagers", "pkg/engine.TestJudge", "test/cluster.TestVerdicts"}, ""},
+	42: {"many field managers, overwritten at once", []string{"test/faults.TestFault_42_OtherManagers", "test/torture.TestOverridden", "pkg/engine.TestJudge", "test/cluster.TestVerdicts"}, ""},
 	43: {"policy changed", []string{"test/faults.TestFault_43_PolicyFileChanged", "test/integration.TestScopeAsOfNow"}, ""},
 	44: {"rates", []string{"test/integration.TestWriteRate", "test/integration.TestPlanRate", "test/integration.TestGuessesAreLimited", "pkg/gate.TestRate"}, ""},
 	45: {"huge and evil inputs", []string{
@@ -92,12 +92,8 @@ var rows = map[int]struct {
 	50: {"power loss", []string{"pkg/journal.TestTornTail", "pkg/journal.TestTailKinds"}, "the crash states are not enumerated yet"},
 }
 
-// Whose the rows are that are open here.
-const (
-	killPoints   = "the sweep of all kill points is that of test/torture"
-	network      = "real unknown outcomes are those of test/torture"
-	inTheCluster = "replicas and HTTP come with the cluster ledger"
-)
+// inTheCluster is whose the rows are that are open here.
+const inTheCluster = "replicas and HTTP come with the cluster ledger"
 
 // transitions maps each row of the state machine (RELIABILITY 2.4) to its tests.
 var transitions = map[int][]string{

@@ -22,6 +22,8 @@ import (
 // may read and write any file, unless it has lost that for good.
 const mortal = "as-mortal"
 
+func init() { become[mortal] = asMortal }
+
 func asMortal(args []string) error {
 	const dropFromBoundingSet, dacOverride, dacReadSearch = 24, 1, 2 // prctl(2), capabilities(7)
 	runtime.LockOSThread()                                           // it is the thread's, and what it executes inherits it
@@ -191,6 +193,11 @@ func TestFault_15_JournalBlocked(t *testing.T) {
 		t.Parallel()
 		ns, _ := newWeb(t)
 		blockedBehindTheClaim(t, "rollout_restart", harness.Of(ns, "deployment", "web"), http.MethodPatch)
+	})
+	t.Run("behind the claim, before the note", func(t *testing.T) { // which is left out, and fails nothing
+		t.Parallel()
+		_, scale := newWeb(t)
+		blockedBehindTheClaim(t, "scale", scale, http.MethodPut)
 	})
 }
 

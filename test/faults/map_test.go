@@ -89,7 +89,7 @@ var rows = map[int]struct {
 	49: {"after the memory, after expiry, an old record", []string{
 		"test/faults.TestFault_49_Memory", "test/faults.TestFault_49_OldRecord", "test/integration.TestAfterExpiry", "pkg/journal.TestForget", "pkg/journal.TestNewerFormat", "pkg/plan.TestSign",
 	}, ""},
-	50: {"power loss", []string{"pkg/journal.TestTornTail", "pkg/journal.TestTailKinds"}, "the crash states are not enumerated yet"},
+	50: {"power loss", []string{"pkg/journal.TestPowerLoss", "pkg/journal.TestTornTail", "pkg/journal.TestTailKinds"}, ""},
 }
 
 // inTheCluster is whose the rows are that are open here.

@@ -893,6 +893,15 @@ func TestRightsInANamespace(t *testing.T) {
 	createBudget(t, other, "db")
 	u := newCache(t, cfg)
 	w := Want{Namespaces: []string{ns}, Pods: true, Budgets: true, Services: true}
+	lab.Eventually(t, "the role", func() (bool, error) {
+		first := newCache(t, cfg)
+		first.Close()
+		f := first.Facts(t.Context(), Want{Namespace: ns, Budgets: true})
+		return len(f.Budgets) == 1, errors.New(f.Missing["poddisruptionbudgets"])
+	})
+	if f := u.Facts(t.Context(), w); len(f.Budgets) != 1 {
+		t.Errorf("at first %d budgets, %v, want 1", len(f.Budgets), f.Missing)
+	}
 	f := eventuallyCached(t, u, w, "poddisruptionbudgets")
 	wantSource(t, f, "pods", "cache")
 	if len(f.Budgets) != 1 || f.Budgets[0].Name != "web" {
@@ -930,6 +939,7 @@ func TestWhatOnlyWarns(t *testing.T) {
 	u := newCache(t, cp.Config)
 	w := Want{Namespace: ns, Services: true, Autoscalers: true, Quotas: true}
 	u.Warm(w)
+	lab.Eventually(t, "an informer", func() (bool, error) { return len(u.requests("/services?", "watch=true")) > 0, nil })
 	eventuallyCached(t, u, w, "services")
 	eventuallyCached(t, u, w, "horizontalpodautoscalers")
 	eventuallyCached(t, u, w, "resourcequotas")

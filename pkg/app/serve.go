@@ -31,7 +31,9 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 	if o.listTools {
 		return o.tools(cmd, args)
 	}
-	log := o.logger(cmd.ErrOrStderr())
+	stderr := newLossy(cmd.ErrOrStderr())
+	defer stderr.Close(time.Second)
+	log := o.logger(stderr)
 	policy, err := o.policy(cmd.Flags())
 	if err != nil {
 		return err

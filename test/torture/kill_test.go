@@ -213,12 +213,16 @@ type point struct {
 	event    string // instead of a request: a line is on the disk
 
 	again bool // the next process is killed too, while it finds out
+	late  bool // the request arrives after all, when its process is long dead
 
 	wantEffects int  // of the killed process, in the order of the parts
 	wantFree    bool // nothing was claimed: the phrase is as good as before
 }
 
 const all = 99 // every part
+
+// lateBy is how late a request may well arrive: the API server may work on it for 34 s.
+const lateBy = 25 * time.Second
 
 var points = []point{
 	{name: "dry run held", planning: true, request: func(_ *testing.T, _ moment, r harness.Request) bool { return dryRun(r) }, wantFree: true},
@@ -231,6 +235,7 @@ var points = []point{
 		},
 	},
 	{name: "sent, never arrived", request: func(_ *testing.T, _ moment, r harness.Request) bool { return r.Mutates() }},
+	{name: "sent, arrives late", request: func(_ *testing.T, _ moment, r harness.Request) bool { return r.Mutates() }, late: true, wantEffects: 1},
 	{name: "committed, answer held", request: func(_ *testing.T, _ moment, r harness.Request) bool { return r.Mutates() }, answer: true, wantEffects: 1},
 	{
 		name:        "answered, next read held",
@@ -261,10 +266,10 @@ var points = []point{
 	},
 }
 
-// reach arms the proxy. The channel is closed when the point is reached; release lets
-// go of what is held, and forgets it.
-func (p point) reach(t *testing.T, m moment) (reached chan struct{}, release func()) {
-	reached, gate := make(chan struct{}), make(chan struct{})
+// reach arms the proxy. The channel gives the request that is held, or nil, when the point
+// is reached; release lets go of what is held, and forgets it.
+func (p point) reach(t *testing.T, m moment) (reached chan *harness.Request, release func()) {
+	reached, gate := make(chan *harness.Request, 1), make(chan struct{})
 	var once sync.Once
 	release = func() { once.Do(func() { close(gate) }) }
 	var hit sync.Once
@@ -277,9 +282,9 @@ func (p point) reach(t *testing.T, m moment) (reached chan struct{}, release fun
 		if !mine {
 			return
 		}
-		close(reached)
+		reached <- r
 		<-gate
-		panic(http.ErrAbortHandler)
+		cut()
 	}
 	switch {
 	case p.request == nil:
@@ -291,7 +296,7 @@ func (p point) reach(t *testing.T, m moment) (reached chan struct{}, release fun
 				case <-time.After(time.Millisecond):
 				}
 			}
-			close(reached)
+			reached <- nil
 		}()
 	case p.answer:
 		m.proxy.After(func(r *harness.Request, _ *http.Response) { hold(r) })
@@ -343,8 +348,9 @@ func kill(t *testing.T, bin string, b bench, p point) {
 	if p.event != "" {
 		reply = nil // who reads it is dead
 	}
+	var held *harness.Request
 	select {
-	case <-reached:
+	case held = <-reached:
 	case m := <-reply:
 		t.Fatalf("it answered before the point was reached: %s", m.Line)
 	case <-time.After(time.Minute):
@@ -359,7 +365,9 @@ func kill(t *testing.T, bin string, b bench, p point) {
 			want[i] = 1
 		}
 	}
-	if diff := cmp.Diff(want, b.effects(t)); diff != "" {
+	if p.late {
+		time.AfterFunc(lateBy, func() { _, _ = s.Proxy.Send(held) }) // that it fails is seen: there is no effect
+	} else if diff := cmp.Diff(want, b.effects(t)); diff != "" {
 		t.Errorf("effects of the killed process (-want +got):\n%s", diff)
 	}
 	if p.again {

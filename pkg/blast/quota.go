@@ -47,16 +47,26 @@ func (t *tally) sayQuotas(e effect, s plan.Step, o plan.Object, tpl *corev1.PodT
 		if q.Namespace != s.Target.Namespace || !counts(q, pod) {
 			continue
 		}
-		t.sayQuota(q, surges(e, s, o), map[effect]string{adds: "new pod", rolls: "surge pod"}[e], each)
+		noun := "new pod"
+		if e == rolls {
+			noun = "surge pod"
+		}
+		if fits := t.sayQuota(q, surges(e, s, o), noun, each); fits == 0 && e == rolls {
+			if p, _ := paceOf(s.Target.Resource, o, 0); p.unavailable == 0 {
+				t.say(blocked, "the rollout cannot begin: no old pod may go before a new one is there")
+			}
+		}
 	}
 }
 
-func (t *tally) sayQuota(q plan.Quota, n int, noun string, each map[string]int64) {
-	tightest, fits := "", n
+// sayQuota gives how many of n pods a quota has room for.
+func (t *tally) sayQuota(q plan.Quota, n int, noun string, each map[string]int64) (fits int) {
+	tightest := ""
+	fits = n
 	for _, name := range slices.Sorted(maps.Keys(q.Hard)) {
 		one := each[name]
 		if one == 0 {
-			t.say(blocked, "quota %s limits %s, which the template does not state: new pods are refused unless a LimitRange sets it", short(q.Name), name)
+			t.say(blocked, "quota %s counts %s, which the template does not state: new pods are refused unless a LimitRange sets it", short(q.Name), name)
 			continue
 		}
 		if room := int(max(q.Hard[name]-q.Used[name], 0) / one); room < fits {
@@ -64,7 +74,7 @@ func (t *tally) sayQuota(q plan.Quota, n int, noun string, each map[string]int64
 		}
 	}
 	if tightest == "" {
-		return
+		return fits
 	}
 	used, hard, one := q.Used[tightest], q.Hard[tightest], ""
 	if each[tightest] != 1 {
@@ -72,6 +82,7 @@ func (t *tally) sayQuota(q plan.Quota, n int, noun string, each map[string]int64
 	}
 	t.say(blocked, "quota %s: %s %s of %s used%s: %d of %s cannot be created", short(q.Name), tightest,
 		shownAmount(tightest, used), shownAmount(tightest, hard), one, n-fits, count(n, noun))
+	return fits
 }
 
 // defaultRequests does what the API does with a pod that it makes of a template.

@@ -70,7 +70,7 @@ func TestQuotas(t *testing.T) {
 			Hard: map[string]int64{"pods": 5, "requests.cpu": 1000}, Used: map[string]int64{"pods": 3, "requests.cpu": 1000}}},
 			containers(needs("main", "100m", "")), up(6), []string{"quota team: requests.cpu 1 of 1 used, each needs 100m: 3 of 3 new pods cannot be created"}},
 		"what the template does not state": {[]plan.Quota{quota(0, 1000, "limits.cpu")}, containers(needs("main", "100m", "")), up(4),
-			[]string{"quota team limits limits.cpu, which the template does not state: new pods are refused unless a LimitRange sets it"}},
+			[]string{"quota team counts limits.cpu, which the template does not state: new pods are refused unless a LimitRange sets it"}},
 		"a surge":                    {[]plan.Quota{quota(3, 3, "pods")}, plain, restart("1"), []string{"quota team: pods 3 of 3 used: 1 of 1 surge pod cannot be created"}},
 		"a restart without surge":    {[]plan.Quota{quota(3, 3, "pods")}, plain, restart("0"), nil},
 		"a scale-down":               {[]plan.Quota{quota(3, 3, "pods")}, plain, up(2), nil},
@@ -103,4 +103,27 @@ func TestQuotaOfADaemonSet(t *testing.T) {
 	d.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxSurge: ptr.To(intstr.FromString("50%"))}
 	w.pods(agent, 4, 4).restart(w.live("daemonsets", d))
 	wantLine(t, w.compute(), "quota team: pods 4 of 5 used: 1 of 2 surge pods cannot be created")
+}
+
+// TestQuotaThatStopsARollout: without room for the surge only what may be unavailable moves
+// it on.
+func TestQuotaThatStopsARollout(t *testing.T) {
+	for name, tc := range map[string]struct {
+		surge, unavailable string
+		hard               int64
+		want               int
+	}{
+		"no old pod may go":  {"1", "0", 3, 1},
+		"one may":            {"1", "1", 3, 0},
+		"there is some room": {"2", "0", 4, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.in.Facts.Quotas = []plan.Quota{{Namespace: "default", Name: "team", Hard: map[string]int64{"pods": tc.hard}, Used: map[string]int64{"pods": 3}}}
+			w.pods(webSet, 3, 3).restart(w.live("deployments", deployment(3, rollingUpdate(tc.surge, tc.unavailable))))
+			if n := len(linesWith(w.compute(), "the rollout cannot begin: no old pod may go before a new one is there")); n != tc.want {
+				t.Errorf("%d such lines, want %d", n, tc.want)
+			}
+		})
+	}
 }

@@ -66,7 +66,7 @@ func (t *tally) sayQuota(q plan.Quota, n int, noun string, each map[string]int64
 	for _, name := range slices.Sorted(maps.Keys(q.Hard)) {
 		one := each[name]
 		if one == 0 {
-			t.say(blocked, "quota %s counts %s, which the template does not state: new pods are refused unless a LimitRange sets it", short(q.Name), name)
+			t.say(blocked, "quota %s counts %s, which not every container states: new pods are refused unless a LimitRange sets it", short(q.Name), name)
 			continue
 		}
 		if room := int(max(q.Hard[name]-q.Used[name], 0) / one); room < fits {
@@ -97,7 +97,8 @@ func defaultRequests(r *corev1.ResourceRequirements) {
 	}
 }
 
-// perPod is what one pod takes of a quota, by the quota's names.
+// perPod is what one pod takes of a quota, by the quota's names: 0 where admission misses
+// it in one of the containers.
 func perPod(pod *corev1.Pod) map[string]int64 {
 	out := map[string]int64{"pods": 1, "count/pods": 1}
 	for prefix, list := range map[string]corev1.ResourceList{
@@ -105,6 +106,18 @@ func perPod(pod *corev1.Pod) map[string]int64 {
 		"limits.":   requests.PodLimits(pod, requests.PodResourcesOptions{}),
 	} {
 		out[prefix+"cpu"], out[prefix+"memory"] = list.Cpu().MilliValue(), list.Memory().Value()
+	}
+	if pod.Spec.Resources != nil {
+		return out
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for prefix, stated := range map[string]corev1.ResourceList{"requests.": c.Resources.Requests, "limits.": c.Resources.Limits} {
+			for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+				if _, ok := stated[name]; !ok {
+					out[prefix+string(name)] = 0
+				}
+			}
+		}
 	}
 	return out
 }

@@ -70,7 +70,13 @@ func TestQuotas(t *testing.T) {
 			Hard: map[string]int64{"pods": 5, "requests.cpu": 1000}, Used: map[string]int64{"pods": 3, "requests.cpu": 1000}}},
 			containers(needs("main", "100m", "")), up(6), []string{"quota team: requests.cpu 1 of 1 used, each needs 100m: 3 of 3 new pods cannot be created"}},
 		"what the template does not state": {[]plan.Quota{quota(0, 1000, "limits.cpu")}, containers(needs("main", "100m", "")), up(4),
-			[]string{"quota team counts limits.cpu, which the template does not state: new pods are refused unless a LimitRange sets it"}},
+			[]string{"quota team counts limits.cpu, which not every container states: new pods are refused unless a LimitRange sets it"}},
+		"what one of two states": {[]plan.Quota{quota(0, 9000, "requests.cpu")}, containers(needs("a", "200m", ""), needs("b", "", "1Gi")), up(4),
+			[]string{"quota team counts requests.cpu, which not every container states: new pods are refused unless a LimitRange sets it"}},
+		"what the pod states": {[]plan.Quota{quota(0, 9000, "requests.cpu")}, func(s *corev1.PodSpec) {
+			s.Containers = []corev1.Container{needs("a", "", "")}
+			s.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}
+		}, up(4), nil},
 		"a surge":                    {[]plan.Quota{quota(3, 3, "pods")}, plain, restart("1"), []string{"quota team: pods 3 of 3 used: 1 of 1 surge pod cannot be created"}},
 		"a restart without surge":    {[]plan.Quota{quota(3, 3, "pods")}, plain, restart("0"), nil},
 		"a scale-down":               {[]plan.Quota{quota(3, 3, "pods")}, plain, up(2), nil},

@@ -411,7 +411,7 @@ func (d *dryRunner) start(n int, pr action.Proposal) {
 		defer func() { <-d.slots }()
 		id := fmt.Sprintf("kube-write-mcp-%s-s%d-d%s%d", d.plan, n, d.e.cfg.Inst, d.e.dryRuns.Add(1))
 		sl := plan.Slots{Absent: pr.Slots.Absent, Reason: "kube-write-mcp plan " + d.plan} // no resourceVersion: a plan never meets a 409
-		ans, err := guarded(d.e.cfg.Log, func() (kube.Answer, error) { return d.e.k.Dry.Send(d.ctx, d.plan, id, pr.Step, sl) })
+		ans, err := guarded(d.e.cfg.Log, func() (kube.Answer, error) { return d.e.k.Dry.Send(d.ctx, d.plan, id, pr.Step, sl, time.Time{}) })
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.answers = append(d.answers, dryRun{n, id, pr, ans, err})

@@ -186,7 +186,7 @@ func (x *execution) attempt(ctx context.Context, w *work) (plan.StepResult, erro
 		case time.Now().After(sendBefore):
 			r.Outcome, r.Detail = stepNotApplied, "claim too old: this process was paused"
 		default:
-			x.send(ctx, w, slots, &r)
+			x.send(ctx, w, slots, sendBefore, &r)
 		}
 		x.outcome(w, r)
 		if r.Code != 409 || !retried[w.step.Verb] || x.now().Sub(first) > retryWindow {
@@ -265,10 +265,10 @@ func (x *execution) lastLook(ctx context.Context, w *work) (sl plan.Slots, why s
 }
 
 // send makes the one request of an attempt.
-func (x *execution) send(ctx context.Context, w *work, sl plan.Slots, r *plan.StepResult) {
+func (x *execution) send(ctx context.Context, w *work, sl plan.Slots, notAfter time.Time, r *plan.StepResult) {
 	ctx, cancel := context.WithTimeout(ctx, kube.WriteTimeout)
 	defer cancel()
-	ans, err := x.k.Live.Send(ctx, x.p.ID, r.AuditID, w.step, sl)
+	ans, err := x.k.Live.Send(ctx, x.p.ID, r.AuditID, w.step, sl, notAfter)
 	r.Code, r.RV = ans.Code, sl.ResourceVersion
 	if err != nil {
 		r.Untrusted = kube.Text(err)

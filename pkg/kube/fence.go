@@ -5,11 +5,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"regexp"
 	"strings"
 	"sync/atomic"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/json"
 )
 
@@ -71,9 +73,16 @@ func (f *fence) RoundTrip(req *http.Request) (*http.Response, error) {
 		resp.Body.Close()
 		return nil, fmt.Errorf("fence: %s %s: answered with a redirect (%d)", req.Method, req.URL.Path, resp.StatusCode)
 	}
+	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); resp.StatusCode/100 == 2 && !answers[kind] {
+		resp.Body.Close() // a page of whatever stands between; what client-go cannot decode it takes for a yes
+		return nil, fmt.Errorf("fence: %s %s: answered with %q, which no API server does", req.Method, req.URL.Path, kind)
+	}
 	resp.Header.Del("Retry-After") // client-go re-sends whatever carries one, writes too
 	return resp, nil
 }
+
+// answers are the encodings of an API server's answer to a write.
+var answers = map[string]bool{runtime.ContentTypeJSON: true, runtime.ContentTypeProtobuf: true}
 
 // pass gives the request as it may leave, or says why it may not.
 func (f *fence) pass(req *http.Request, body []byte) (*http.Request, error) {

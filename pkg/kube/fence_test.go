@@ -45,6 +45,9 @@ func (w *sink) RoundTrip(req *http.Request) (*http.Response, error) {
 	if header == nil {
 		header = http.Header{}
 	}
+	if header.Get("Content-Type") == "" {
+		header.Set("Content-Type", "application/json")
+	}
 	return &http.Response{StatusCode: code, Header: header, Body: io.NopCloser(strings.NewReader("{}")), Request: req}, nil
 }
 
@@ -378,5 +381,20 @@ func TestFenceRedirect(t *testing.T) {
 				t.Errorf("what arrived (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestForeignAnswer: a page of whatever stands between is no answer to a write, whatever
+// its code says; its outcome is not known.
+func TestForeignAnswer(t *testing.T) {
+	for kind, wantErr := range map[string]bool{
+		"application/json": false, "application/json; charset=utf-8": false, "application/vnd.kubernetes.protobuf": false,
+		"text/html": true, "text/plain; charset=utf-8": true, "application/json, text/html": true,
+	} {
+		w := &sink{code: 200, header: http.Header{"Content-Type": {kind}}}
+		ctx := withPermit(t.Context(), &permit{mode: Live})
+		if _, err := Fence(Live, "")(w).RoundTrip(request(t, ctx, "PATCH", deploymentPath, `[]`)); (err != nil) != wantErr {
+			t.Errorf("%s: %v, want an error %t", kind, err, wantErr)
+		}
 	}
 }

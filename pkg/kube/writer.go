@@ -6,6 +6,7 @@ import (
 	"net/http/httptrace"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -35,8 +36,9 @@ type Answer struct {
 }
 
 // Send makes exactly one request for a Step and says what became of it. The error is
-// the API server's or the transport's own.
-func (w *Writer) Send(ctx context.Context, planID, auditID string, s plan.Step, sl plan.Slots) (Answer, error) {
+// the API server's or the transport's own. A request that has not left before notAfter,
+// since a connection takes its time, does not leave at all; the zero time is no limit.
+func (w *Writer) Send(ctx context.Context, planID, auditID string, s plan.Step, sl plan.Slots, notAfter time.Time) (Answer, error) {
 	t, err := typedFor(s.Subject().Resource)
 	if err != nil {
 		return Answer{Class: NotApplied}, err
@@ -46,6 +48,16 @@ func (w *Writer) Send(ctx context.Context, planID, auditID string, s plan.Step, 
 	seen := &warned{}
 	ctx = withPermit(ctx, &permit{mode: w.mode, auditID: auditID})
 	ctx = context.WithValue(ctx, warnedKey{}, seen)
+	if !notAfter.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithCancel(ctx)
+		defer cancel()
+		defer time.AfterFunc(time.Until(notAfter), func() {
+			if !sent.Load() {
+				cancel()
+			}
+		}).Stop()
+	}
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sent.Store(true) }})
 	var ans Answer
 	ans.Object, err = w.call(ctx, t, FieldManager+planID, s, sl)

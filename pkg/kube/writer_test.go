@@ -184,11 +184,11 @@ func TestSend(t *testing.T) {
 			l := listen(t, answer(200, tc.answer))
 			k := clients(t, l.URL)
 			sl := plan.Slots{Reason: "why", Absent: []string{"/metadata/annotations"}}
-			if ans, err := k.Dry.Send(t.Context(), "mf3q7x2ad5", "id", tc.step, sl); err != nil || ans.Class != Applied {
+			if ans, err := k.Dry.Send(t.Context(), "mf3q7x2ad5", "id", tc.step, sl, time.Time{}); err != nil || ans.Class != Applied {
 				t.Fatalf("dry run: %+v, %v", ans, err)
 			}
 			sl.ResourceVersion = "100"
-			if ans, err := k.Live.Send(t.Context(), "mf3q7x2ad5", "id", tc.step, sl); err != nil || ans.Class != Applied {
+			if ans, err := k.Live.Send(t.Context(), "mf3q7x2ad5", "id", tc.step, sl, time.Time{}); err != nil || ans.Class != Applied {
 				t.Fatalf("execution: %+v, %v", ans, err)
 			}
 			got := l.requests()
@@ -241,7 +241,7 @@ func TestSendOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := listen(t, tc.answer)
-			ans, err := clients(t, l.URL).Live.Send(t.Context(), "mf3q7x2ad5", "id", webScale, plan.Slots{ResourceVersion: "100"})
+			ans, err := clients(t, l.URL).Live.Send(t.Context(), "mf3q7x2ad5", "id", webScale, plan.Slots{ResourceVersion: "100"}, time.Time{})
 			if ans.Class != tc.wantClass || ans.Code != tc.wantCode {
 				t.Errorf("class %d, code %d, error %v; want class %d, code %d", ans.Class, ans.Code, err, tc.wantClass, tc.wantCode)
 			}
@@ -283,7 +283,7 @@ func TestSendToNobody(t *testing.T) {
 		"no name":            {t.Context(), open.URL, plan.Step{Verb: plan.Delete, Target: plan.Target{Resource: "pods", Namespace: "default"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ans, err := clients(t, tc.host).Live.Send(tc.ctx, "mf3q7x2ad5", "id", tc.step, plan.Slots{})
+			ans, err := clients(t, tc.host).Live.Send(tc.ctx, "mf3q7x2ad5", "id", tc.step, plan.Slots{}, time.Time{})
 			if err == nil || ans.Class != NotApplied || ans.Code != 0 {
 				t.Errorf("answer %+v, error %v; want class %d", ans, err, NotApplied)
 			}
@@ -368,7 +368,7 @@ func TestWarnings(t *testing.T) {
 	var all sync.WaitGroup
 	for _, id := range []string{"a", "b", "quiet", "c", "d"} {
 		all.Go(func() {
-			ans, err := k.Dry.Send(t.Context(), "mf3q7x2ad5", id, webScale, plan.Slots{})
+			ans, err := k.Dry.Send(t.Context(), "mf3q7x2ad5", id, webScale, plan.Slots{}, time.Time{})
 			if err != nil {
 				t.Error(err)
 			}

@@ -194,17 +194,25 @@ func TestFault_31_EveryByte(t *testing.T) {
 // plan more time than it was made for.
 func TestFault_32_Clock(t *testing.T) {
 	t.Parallel()
-	t.Run("back an hour, and the time passes", func(t *testing.T) {
-		t.Parallel()
-		_, scale := newWeb(t)
-		w := &wall{}
-		c := newCore(t, coreOptions{clock: w, ttl: 2 * time.Second})
-		args := c.plan(scale)
-		over := time.Now().Add(2 * time.Second)
-		w.set(-time.Hour)
-		lab.Eventually(t, "the plan to expire", func() (bool, error) { return time.Now().After(over), nil })
-		c.refuses(args, refusal.Expired, refusal.AuditUnavailable)
-	})
+	for name, tc := range map[string]struct {
+		back  time.Duration
+		codes []refusal.Code
+	}{
+		"back an hour, and the time passes":       {time.Hour, []refusal.Code{refusal.Expired, refusal.AuditUnavailable}}, // the last line is in the future
+		"back half a minute, and the time passes": {30 * time.Second, []refusal.Code{refusal.Expired}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, scale := newWeb(t)
+			w := &wall{}
+			c := newCore(t, coreOptions{clock: w, ttl: 2 * time.Second})
+			args := c.plan(scale)
+			over := time.Now().Add(2 * time.Second)
+			w.set(-tc.back)
+			lab.Eventually(t, "the plan to expire", func() (bool, error) { return time.Now().After(over), nil })
+			c.refuses(args, tc.codes...)
+		})
+	}
 	t.Run("forward an hour, and back", func(t *testing.T) {
 		t.Parallel()
 		_, scale := newWeb(t)

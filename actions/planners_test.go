@@ -112,7 +112,7 @@ func run(t *testing.T, a *action.Action, raw string, world []runtime.Object) (ac
 		// The fake gives every pod: that only those of the node are asked for is seen here.
 		if l, ok := act.(clienttesting.ListAction); ok {
 			want := " app=web" // of what a workload selects
-			if act.GetResource().Resource == "pods" {
+			if act.GetResource().Resource == "pods" && a == Drain {
 				want = "spec.nodeName=n1 "
 			}
 			if got := fmt.Sprint(l.GetListRestrictions().Fields, " ", l.GetListRestrictions().Labels); got != want {
@@ -341,7 +341,7 @@ func TestPlanners(t *testing.T) {
 			Undo:     `plan_rollout_pause {"namespace":"default","deployment":"web"} kubectl -n default rollout pause deployment/web`,
 			Note:     "pods that were replaced meanwhile stay so",
 			Steps:    []string{"patch deployment default/web: spec.template: sha256:*; spec.paused: true → false"},
-			Warnings: []string{"the pod template was changed since the last rollout: all of it is released now, and 3 pods are replaced"},
+			Warnings: []string{"the pod template was changed since the last rollout: all of it is released now, and 3 pods are replaced", "released: spec.containers[1].image (nginx:3 to nginx:4)"},
 		}},
 		"resume, RO-19: nothing did": {RolloutResume, web, three(deployment(runs("nginx:3"), paused)), shown{
 			Sentence: "resume deployment default/web", Kubectl: "kubectl -n default rollout resume deployment/web",

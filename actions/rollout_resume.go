@@ -46,6 +46,9 @@ func planRolloutResume(ctx context.Context, s *action.Session, a RolloutResumeAr
 	switch last := h.revisions; {
 	case len(last) == 0 || !last[0].same(h.template):
 		s.Warn("the pod template was changed since the last rollout: all of it is released now, and %d pods are replaced", d.Status.Replicas)
+		if len(last) > 0 {
+			s.Warn("released: %s", list(last[0].changes(h.template)))
+		}
 	case d.Status.UpdatedReplicas < d.Status.Replicas:
 		s.Warn("its rollout goes on: %d of %d pods are updated", d.Status.UpdatedReplicas, d.Status.Replicas)
 	default:

@@ -93,6 +93,10 @@ func TestUndo(t *testing.T) {
 		}
 		return s
 	}
+	stuck := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: "web-2", Labels: map[string]string{"app": "web", "controller-revision-hash": "b"},
+		OwnerReferences: []metav1.OwnerReference{{Kind: "StatefulSet", Name: "web", UID: "uid-1", Controller: ptr.To(true)}},
+	}}
 	revisions := []runtime.Object{
 		controllerRevision(t, 2, "nginx:2", "uid-1"), controllerRevision(t, 1, "nginx:1", "uid-1"), controllerRevision(t, 9, "nginx:9", "uid-other"),
 	}
@@ -121,9 +125,9 @@ func TestUndo(t *testing.T) {
 			deployment(runs("nginx:3")), replicaSet(1, "nginx:3"), replicaSet(2, "nginx:3"),
 		}, "", "", "", "", ""},
 		"RO-16 a stuck statefulset": {
-			`{"namespace":"default","statefulset":"web"}`, append(revisions, set()), "undo statefulset default/web from revision 2 to 1",
+			`{"namespace":"default","statefulset":"web"}`, append(revisions, set(), stuck), "undo statefulset default/web from revision 2 to 1",
 			"spec.template.spec.containers[1].image: nginx:2 → nginx:1", `"to_revision":2`, "nginx:1",
-			"a pod that never became ready keeps its template: it must be deleted after the undo (plan_delete_pod), the controller waits for it",
+			"; pod web-2 keeps its template, for it never became ready: it must be deleted after the undo (plan_delete_pod), the controller waits for it",
 		},
 		"RO-16 a parallel one": {
 			`{"namespace":"default","statefulset":"web"}`, append(revisions, set(func(s *appsv1.StatefulSet) { s.Spec.PodManagementPolicy = appsv1.ParallelPodManagement })),
@@ -151,8 +155,9 @@ func TestUndo(t *testing.T) {
 			if out.Sentence != tc.wantSentence {
 				t.Errorf("sentence %q, want %q", out.Sentence, tc.wantSentence)
 			}
-			if got := strings.Join(out.Warnings, "; "); got != tc.wantWarning {
-				t.Errorf("warnings %q, want %q", got, tc.wantWarning)
+			want := "only the pod template is put back: not replicas, strategy, paused or any other field of the spec" + tc.wantWarning
+			if got := strings.Join(out.Warnings, "; "); tc.wantSentence != "" && got != want {
+				t.Errorf("warnings %q, want %q", got, want)
 			}
 			if tc.wantSentence == "" {
 				if out.Proposals != nil {

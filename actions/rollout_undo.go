@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -75,14 +76,37 @@ func planRolloutUndo(ctx context.Context, s *action.Session, a RolloutUndoArgs) 
 	back := a
 	back.ToRevision, back.ExpectedVersion = ptr.To(int32(current.number)), ""
 	s.UndoCall("plan_rollout_undo", back, kubectl(current.number), undoesTemplate)
+	s.Warn("only the pod template is put back: not replicas, strategy, paused or any other field of the spec")
 	if h.stuck {
-		s.Warn("a pod that never became ready keeps its template: it must be deleted after the undo (plan_delete_pod), the controller waits for it")
+		s.Warn("%s keeps its template, for it never became ready: it must be deleted after the undo (plan_delete_pod), the controller waits for it", stuckPod(ctx, s, w))
 	}
 	edits := []action.Edit{action.Set("spec.template", target.template)}
 	if w.Argument == "deployment" {
 		edits = append(edits, action.Hold("spec.paused"))
 	}
 	return s.Patch(w.Observed, append(append(edits, target.images(h.template)...), action.SetReason())...)
+}
+
+// stuckPod names the pod of a StatefulSet that is at the new revision and not ready. Where
+// the pods cannot be had it is said in general.
+func stuckPod(ctx context.Context, s *action.Session, w action.Workload) string {
+	set, ok := w.Observed.(*appsv1.StatefulSet)
+	if !ok {
+		return "a pod"
+	}
+	list, err := s.CoreV1().Pods(w.GetNamespace()).List(ctx, metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(set.Spec.Selector)})
+	if err != nil {
+		return "a pod"
+	}
+	for _, p := range list.Items {
+		ready := slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})
+		if metav1.IsControlledBy(&p, set) && !ready && p.Labels[appsv1.ControllerRevisionHashLabelKey] == set.Status.UpdateRevision {
+			return "pod " + p.Name
+		}
+	}
+	return "a pod"
 }
 
 // undoesTemplate is what no undo of a rollout restores.
@@ -119,6 +143,38 @@ func (r revision) images(now template) (edits []action.Edit) {
 		}
 	}
 	return edits
+}
+
+// changes names the fields in which a template differs from this revision, images with
+// both sides. Other values are not shown: they may be secrets.
+func (r revision) changes(now template) []string { return differences("", r.template, now) }
+
+func differences(field string, was, is any) (fields []string) {
+	if plan.Show(was) == plan.Show(is) {
+		return nil
+	}
+	old, both := was.(map[string]any)
+	if now, ok := is.(map[string]any); ok && both {
+		keys := map[string]any{}
+		maps.Copy(keys, old)
+		maps.Copy(keys, now)
+		for _, k := range slices.Sorted(maps.Keys(keys)) {
+			fields = append(fields, differences(strings.TrimPrefix(field+"."+k, "."), old[k], now[k])...)
+		}
+		return fields
+	}
+	before, isList := was.([]any)
+	after, stillList := is.([]any)
+	switch {
+	case isList && stillList && len(before) == len(after) && strings.HasSuffix(strings.ToLower(field), "containers"):
+		for i := range before {
+			fields = append(fields, differences(fmt.Sprintf("%s[%d]", field, i), before[i], after[i])...)
+		}
+		return fields
+	case strings.HasSuffix(field, "].image"):
+		return []string{fmt.Sprintf("%s (%s to %s)", field, plan.Show(was), plan.Show(is))}
+	}
+	return []string{field}
 }
 
 func containers(t template, list string) []any {

@@ -5,7 +5,9 @@ import (
 	"fmt"
 
 	"github.com/google/jsonschema-go/jsonschema"
+	appsv1 "k8s.io/api/apps/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/action"
@@ -42,7 +44,7 @@ func planScale(ctx context.Context, s *action.Session, a ScaleArgs) error {
 		return err
 	}
 	if owner := action.Controller(w); owner != "" && w.Argument == "replicaset" {
-		return s.Refuse(refusal.OwnedByController, "call plan_scale for its controller instead",
+		return s.Refuse(refusal.OwnedByController, instead(w),
 			"replicaset %s is controlled by %s, which would undo the change at once", w.FullName(), owner)
 	} else if owner != "" {
 		s.Warn("controlled by %s, which may undo the change", owner)
@@ -59,7 +61,7 @@ func planScale(ctx context.Context, s *action.Session, a ScaleArgs) error {
 	s.Kubectl("%s", kubectl(w.Replicas, a.Replicas))
 	back := a
 	back.Replicas, back.ExpectedVersion = w.Replicas, ""
-	s.UndoCall("plan_scale", back, kubectl(a.Replicas, w.Replicas), "")
+	s.UndoCall("plan_scale", back, kubectl(a.Replicas, w.Replicas), undoesScale(w, a.Replicas))
 	if err := s.Scale(w.Observed, a.Replicas); err != nil {
 		return err
 	}
@@ -67,4 +69,25 @@ func planScale(ctx context.Context, s *action.Session, a ScaleArgs) error {
 		return s.Note(w.Observed)
 	}
 	return nil
+}
+
+// instead is the call that scales the controller of a workload.
+func instead(w action.Workload) string {
+	if ref := metav1.GetControllerOf(w); ref.APIVersion == appsv1.SchemeGroupVersion.String() && ref.Kind == "Deployment" {
+		return "call plan_scale with deployment: " + action.SafeName(ref.Name)
+	}
+	return "call plan_scale for its controller instead"
+}
+
+// undoesScale is what scaling back does not restore.
+func undoesScale(w action.Workload, to int32) string {
+	set, ok := w.Observed.(*appsv1.StatefulSet)
+	if !ok || to >= w.Replicas || len(set.Spec.VolumeClaimTemplates) == 0 {
+		return ""
+	}
+	policy := set.Spec.PersistentVolumeClaimRetentionPolicy
+	if policy == nil || policy.WhenScaled != appsv1.DeletePersistentVolumeClaimRetentionPolicyType {
+		return ""
+	}
+	return "it makes the pods again, with empty volume claims: the data of the deleted ones is gone"
 }

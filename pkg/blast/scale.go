@@ -211,10 +211,13 @@ func condemned(set *appsv1.StatefulSet, pods []plan.Pod, to int) (gone []plan.Po
 			gone = append(gone, p)
 		}
 	}
-	slices.SortFunc(gone, func(a, b plan.Pod) int {
-		return cmp.Compare(ordinal(set.Name, b.Name), ordinal(set.Name, a.Name))
-	})
+	sortDown(set.Name, gone)
 	return gone
+}
+
+// sortDown brings the pods of a StatefulSet into the order in which it ends them.
+func sortDown(set string, pods []plan.Pod) {
+	slices.SortFunc(pods, func(a, b plan.Pod) int { return cmp.Compare(ordinal(set, b.Name), ordinal(set, a.Name)) })
 }
 
 func startOf(set *appsv1.StatefulSet) int {

@@ -160,6 +160,7 @@ func (t *tally) roll(s plan.Step, o plan.Object) {
 		}
 		var room int
 		touched, room = updated(set, pods, p.want)
+		t.sayPartition(o, set.Name, touched)
 		replaced = func(unlisted int) int { return min(len(touched)+unlisted, room) }
 		whole := missing
 		missing = func(ready int) int {
@@ -207,6 +208,21 @@ func updated(set *appsv1.StatefulSet, pods []plan.Pod, replicas int) (touched []
 		}
 	}
 	return touched, max(replicas-partition, len(touched))
+}
+
+// sayPartition names the pods that a partition leaves to a roll.
+func (t *tally) sayPartition(o plan.Object, set string, touched []plan.Pod) {
+	n := o.Int("spec.updateStrategy.rollingUpdate.partition")
+	if n == 0 || len(touched) == 0 {
+		return
+	}
+	touched = slices.Clone(touched)
+	sortDown(set, touched)
+	var names []string
+	for _, p := range touched {
+		names = append(names, short(p.Name))
+	}
+	t.say(detail, "partition %d: of the pods only %s", n, list(names, " then "))
 }
 
 func (t *tally) sayRoll(p pace, touched, of, ready int) {

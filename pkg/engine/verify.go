@@ -3,10 +3,15 @@ package engine
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/journal"
 	"github.com/kubewrite/kube-write-mcp/pkg/kube"
@@ -104,6 +109,9 @@ func (e *Engine) converge(ctx context.Context, tell func(string), p *plan.Plan) 
 	v := plan.Verification{Verdict: plan.Verifying, Reason: "not looked at yet"}
 	for {
 		if now := e.look(ctx, rules, p); ctx.Err() == nil {
+			if now.Verdict == plan.Reverted {
+				now.Reason += reached(rules, v)
+			}
 			v = holding.keep(now)
 		}
 		v.Time = e.now().UTC().Truncate(time.Millisecond)
@@ -125,9 +133,10 @@ func (e *Engine) converge(ctx context.Context, tell func(string), p *plan.Plan) 
 		case holding.held():
 			v.Verdict = plan.Verified
 		case strings.HasPrefix(v.Reason, notObserved):
-			v.Verdict = plan.NotStarted
+			v.Verdict, v.Reason = plan.NotStarted, fmt.Sprintf("not observed by the controller within %s", e.cfg.VerifyTimeout)
 		default:
 			v.Verdict = plan.TimedOut
+			v.Reason += e.obstacles(rules)
 		}
 		return v
 	}
@@ -227,6 +236,107 @@ func bearsMark(o plan.Object, id string) bool {
 	return o.Value("metadata.annotations["+plan.PlanAnnotation+"]") == id
 }
 
+// reached says how far a rollout was when its change was last seen in place.
+func reached(rules []rule, last plan.Verification) string {
+	updated, known := last.State["updated"]
+	rolls := slices.ContainsFunc(rules, func(r rule) bool { return r.step.Verb == plan.Patch && r.step.Rolls() })
+	if !known || !rolls || strings.HasPrefix(last.Reason, notObserved) {
+		return ""
+	}
+	return fmt.Sprintf("; when it was last seen in place, %v of %v pods were at its revision", updated, last.State["replicas"])
+}
+
+// obstaclesTimeout bounds the look at what a rollout waits for, after its time is up.
+const obstaclesTimeout = 3 * time.Second
+
+// obstacles says what the pods wait for that did not come in time. It says nothing of
+// what cannot be had: the verdict stands without it.
+func (e *Engine) obstacles(rules []rule) (said string) {
+	ctx, cancel := context.WithTimeout(e.stop, obstaclesTimeout)
+	defer cancel()
+	for _, r := range rules {
+		if !r.step.Rolls() {
+			continue
+		}
+		o, err := e.k.Read.Get(ctx, r.of)
+		if err != nil {
+			continue
+		}
+		if why := notCreated(o); why != "" {
+			said += ", pods cannot be created: " + why
+		}
+		if pods, err := e.podsOf(ctx, r.of, o); err == nil {
+			said += waiting(r.of, o, pods)
+		}
+	}
+	return said
+}
+
+// notCreated is why a controller says that it cannot create pods.
+func notCreated(o plan.Object) string {
+	var w struct {
+		Status struct {
+			Conditions []appsv1.DeploymentCondition `json:"conditions"`
+		} `json:"status"`
+	}
+	if runtime.DefaultUnstructuredConverter.FromUnstructured(o, &w) != nil {
+		return ""
+	}
+	for _, c := range w.Status.Conditions {
+		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
+			return plan.Untrusted(c.Reason + ", " + c.Message)
+		}
+	}
+	return ""
+}
+
+// podsOf are the live pods of a workload that have not ended.
+func (e *Engine) podsOf(ctx context.Context, t plan.Target, o plan.Object) (pods []corev1.Pod, err error) {
+	var w struct {
+		Spec struct {
+			Selector *metav1.LabelSelector `json:"selector"`
+		} `json:"spec"`
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o, &w); err != nil {
+		return nil, err
+	}
+	selector, err := metav1.LabelSelectorAsSelector(w.Spec.Selector)
+	if err != nil {
+		return nil, err
+	}
+	list, err := e.k.Read.CoreV1().Pods(t.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector.String()})
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range list.Items {
+		if f := kube.PodFacts(&p); f.Top().Name == t.Name && !f.Finished() && !f.Terminating {
+			pods = append(pods, p)
+		}
+	}
+	return pods, nil
+}
+
+// waiting says which pods fit on no node, and which one a StatefulSet cannot get past: it
+// replaces none of an old revision that never became ready, and makes no other before.
+func waiting(t plan.Target, o plan.Object, pods []corev1.Pod) (said string) {
+	pending, inOrder := 0, t.Resource == "statefulsets" && o.Value("spec.podManagementPolicy") != string(appsv1.ParallelPodManagement)
+	for _, p := range pods {
+		for _, c := range p.Status.Conditions {
+			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+				pending++
+			}
+		}
+		if inOrder && !kube.PodFacts(&p).Ready && p.Labels[appsv1.ControllerRevisionHashLabelKey] != o.Value("status.updateRevision") {
+			said += fmt.Sprintf(", stuck on %s at the old revision: plan_delete_pod %s lets it go on", p.Name, p.Name)
+			inOrder = false
+		}
+	}
+	if pending > 0 {
+		said = fmt.Sprintf(", %d Pending (Unschedulable)", pending) + said
+	}
+	return said
+}
+
 // holds wants every changed field as it was written.
 func holds(s plan.Step, o plan.Object) (plan.Verdict, string) {
 	if lost := lostFields(s, o); lost != "" {
@@ -251,12 +361,35 @@ func zero(v string) string {
 // lostFields names the first changed field that no longer has the value that was
 // written.
 func lostFields(s plan.Step, o plan.Object) string {
+	c, lost := lostField(s, o)
+	if !lost {
+		return ""
+	}
+	return fmt.Sprintf("%s is %s now, not %s", c.Field, zero(plan.Untrusted(o.Value(c.Field))), zero(c.New))
+}
+
+func lostField(s plan.Step, o plan.Object) (c plan.Change, lost bool) {
 	for _, c := range s.Changes {
 		if v := o.Value(c.Field); c.Old != c.New && v != c.New && !(v == "" && plan.IsZero(c.New)) {
-			return fmt.Sprintf("%s is %s now, not %s", c.Field, zero(plan.Untrusted(v)), zero(c.New))
+			return c, true
 		}
 	}
-	return ""
+	return c, false
+}
+
+// takenBack tells who set a field of a workload to another value. An autoscaler writes
+// through the subresource, and may well set the old number again; who writes that into
+// the object itself keeps it as it is declared elsewhere.
+func takenBack(s plan.Step, c plan.Change, o plan.Object) (plan.Verdict, string) {
+	by, through := o.LastOwner(c.Field)
+	said := lostFields(s, o)
+	if by != "" {
+		said += ", last written by " + by
+	}
+	if s.Verb == plan.Scale && (through == s.Subresource() || o.Value(c.Field) != c.Old) {
+		return plan.Overridden, said
+	}
+	return plan.Reverted, said
 }
 
 const notObserved = "not observed by the controller yet"
@@ -265,11 +398,8 @@ const notObserved = "not observed by the controller yet"
 // to it. Nothing of the status counts before observedGeneration has caught up: until
 // then it is the status of the time before (RO-18).
 func rolledOut(s plan.Step, o plan.Object) (plan.Verdict, string) {
-	if lost := lostFields(s, o); lost != "" {
-		if s.Verb == plan.Scale {
-			return plan.Overridden, lost
-		}
-		return plan.Reverted, lost
+	if c, lost := lostField(s, o); lost {
+		return takenBack(s, c, o)
 	}
 	if o.Int("status.observedGeneration") < o.Int("metadata.generation") {
 		return plan.Verifying, notObserved

@@ -168,6 +168,18 @@ func (o Object) ManagedBy(manager, subresource string) bool {
 // the second; zero where the field has no owner. It holds for fields whose path has no
 // list in it.
 func (o Object) OwnedSince(field string) (last time.Time) {
+	_, _, last = o.lastOwner(field)
+	return last
+}
+
+// LastOwner is the field manager of which OwnedSince speaks, as untrusted text, and the
+// subresource through which it wrote; both are "" where the field has no owner.
+func (o Object) LastOwner(field string) (manager, subresource string) {
+	manager, subresource, _ = o.lastOwner(field)
+	return Untrusted(manager), Untrusted(subresource)
+}
+
+func (o Object) lastOwner(field string) (manager, subresource string, last time.Time) {
 	entries, _ := o.at([]string{"metadata", "managedFields"}).([]any)
 	for _, e := range entries {
 		m, _ := e.(map[string]any)
@@ -178,9 +190,11 @@ func (o Object) OwnedSince(field string) (last time.Time) {
 		at, err := time.Parse(time.RFC3339, fmt.Sprint(m["time"]))
 		if owned != nil && err == nil && at.After(last) {
 			last = at
+			manager, _ = m["manager"].(string)
+			subresource, _ = m["subresource"].(string)
 		}
 	}
-	return last
+	return manager, subresource, last
 }
 
 func (o Object) at(segments []string) any {

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 )
@@ -52,6 +54,76 @@ func TestHold(t *testing.T) {
 					t.Errorf("held is %t, want %t", h.held(), tc.wantHeld)
 				}
 			})
+		})
+	}
+}
+
+// TestTakenBack: who set a number again, and whether an autoscaler did.
+func TestTakenBack(t *testing.T) {
+	const restarted = "spec.template.metadata.annotations[kubectl.kubernetes.io/restartedAt]"
+	scale := plan.Step{Verb: plan.Scale, Changes: []plan.Change{{Field: "spec.replicas", Old: "2", New: "0"}}}
+	roll := plan.Step{Verb: plan.Patch, Changes: []plan.Change{{Field: restarted, Old: "", New: "now"}}}
+	object := func(replicas int64, manager, through string) plan.Object {
+		return plan.Object{
+			"metadata": map[string]any{"managedFields": []any{
+				map[string]any{"manager": "kube-write-mcp:a", "time": "2026-01-01T00:00:00Z", "fieldsV1": map[string]any{"f:spec": map[string]any{"f:replicas": map[string]any{}}}},
+				map[string]any{"manager": manager, "subresource": through, "time": "2026-01-01T00:00:01Z", "fieldsV1": map[string]any{"f:spec": map[string]any{"f:replicas": map[string]any{}}}},
+			}},
+			"spec": map[string]any{"replicas": replicas},
+		}
+	}
+	for name, tc := range map[string]struct {
+		step        plan.Step
+		now         plan.Object
+		wantVerdict plan.Verdict
+		wantReason  string
+	}{
+		"an operator, the old number": {scale, object(2, "shop-operator", ""), plan.Reverted, "spec.replicas is 2 now, not 0, last written by shop-operator"},
+		"another number":              {scale, object(3, "kubectl", ""), plan.Overridden, "spec.replicas is 3 now, not 0, last written by kubectl"},
+		"an autoscaler, the old number": {
+			scale, object(2, "kube-controller-manager", "scale"), plan.Overridden, "spec.replicas is 2 now, not 0, last written by kube-controller-manager",
+		},
+		"a field that nobody owns any more": {roll, object(2, "operator", ""), plan.Reverted, restarted + " is unset now, not now"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			verdict, reason := rolledOut(tc.step, tc.now)
+			if verdict != tc.wantVerdict || reason != tc.wantReason {
+				t.Errorf("%s: %s, want %s: %s", verdict, reason, tc.wantVerdict, tc.wantReason)
+			}
+		})
+	}
+}
+
+// TestWaiting: what the pods wait for that did not come in time.
+func TestWaiting(t *testing.T) {
+	pod := func(name, revision string, conditions ...corev1.PodCondition) corev1.Pod {
+		return corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"controller-revision-hash": revision}},
+			Status:     corev1.PodStatus{Conditions: conditions},
+		}
+	}
+	ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue}
+	nowhere := corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable"}
+	set := func(policy string) plan.Object {
+		return plan.Object{"spec": map[string]any{"podManagementPolicy": policy}, "status": map[string]any{"updateRevision": "b"}}
+	}
+	stuck := []corev1.Pod{pod("db-0", "a", ready), pod("db-1", "a"), pod("db-2", "a", nowhere)}
+	for name, tc := range map[string]struct {
+		resource string
+		now      plan.Object
+		pods     []corev1.Pod
+		want     string
+	}{
+		"all are ready":           {"deployments", nil, []corev1.Pod{pod("web-a", "", ready)}, ""},
+		"on no node":              {"deployments", nil, []corev1.Pod{pod("web-a", "", nowhere), pod("web-b", "", nowhere), pod("web-c", "", ready)}, ", 2 Pending (Unschedulable)"},
+		"in order, not updated":   {"statefulsets", set("OrderedReady"), stuck, ", 1 Pending (Unschedulable), stuck on db-1 at the old revision: plan_delete_pod db-1 lets it go on"},
+		"in parallel":             {"statefulsets", set("Parallel"), stuck, ", 1 Pending (Unschedulable)"},
+		"in order, it is updated": {"statefulsets", set("OrderedReady"), []corev1.Pod{pod("db-2", "b")}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := waiting(plan.Target{Resource: tc.resource}, tc.now, tc.pods); got != tc.want {
+				t.Errorf("%q, want %q", got, tc.want)
+			}
 		})
 	}
 }

@@ -55,12 +55,13 @@ func start(t *testing.T, args ...string) *harness.Server {
 
 // planned is the structured answer of a plan tool.
 type planned struct {
-	Status   string   `json:"status"`
-	Plan     string   `json:"plan"`
-	Version  string   `json:"version"`
-	Confirm  string   `json:"confirm"`
-	Warnings []string `json:"warnings"`
-	Stays    []string `json:"stays"`
+	Status   string     `json:"status"`
+	Plan     string     `json:"plan"`
+	Version  string     `json:"version"`
+	Confirm  string     `json:"confirm"`
+	Blast    plan.Blast `json:"blast"`
+	Warnings []string   `json:"warnings"`
+	Stays    []string   `json:"stays"`
 }
 
 // workbench is a namespace with something of everything that an action can be about, all

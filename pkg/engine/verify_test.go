@@ -64,13 +64,12 @@ func TestTakenBack(t *testing.T) {
 	scale := plan.Step{Verb: plan.Scale, Changes: []plan.Change{{Field: "spec.replicas", Old: "2", New: "0"}}}
 	roll := plan.Step{Verb: plan.Patch, Changes: []plan.Change{{Field: restarted, Old: "", New: "now"}}}
 	object := func(replicas int64, manager, through string) plan.Object {
-		return plan.Object{
-			"metadata": map[string]any{"managedFields": []any{
-				map[string]any{"manager": "kube-write-mcp:a", "time": "2026-01-01T00:00:00Z", "fieldsV1": map[string]any{"f:spec": map[string]any{"f:replicas": map[string]any{}}}},
-				map[string]any{"manager": manager, "subresource": through, "time": "2026-01-01T00:00:01Z", "fieldsV1": map[string]any{"f:spec": map[string]any{"f:replicas": map[string]any{}}}},
-			}},
-			"spec": map[string]any{"replicas": replicas},
+		entry := map[string]any{"manager": manager, "fieldsV1": map[string]any{"f:spec": map[string]any{"f:replicas": map[string]any{}}}}
+		if entry["time"] = "2026-01-01T00:00:01Z"; through != "" {
+			delete(entry, "time") // the API server gives it none
+			entry["subresource"] = through
 		}
+		return plan.Object{"metadata": map[string]any{"managedFields": []any{entry}}, "spec": map[string]any{"replicas": replicas}}
 	}
 	for name, tc := range map[string]struct {
 		step        plan.Step

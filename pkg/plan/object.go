@@ -187,8 +187,9 @@ func (o Object) lastOwner(field string) (manager, subresource string, last time.
 		for _, segment := range Path(field) {
 			owned, _ = owned["f:"+segment].(map[string]any)
 		}
-		at, err := time.Parse(time.RFC3339, fmt.Sprint(m["time"]))
-		if owned != nil && err == nil && at.After(last) {
+		// What was written through scale has no time.
+		at, _ := time.Parse(time.RFC3339, fmt.Sprint(m["time"]))
+		if owned != nil && (at.After(last) || manager == "") {
 			last = at
 			manager, _ = m["manager"].(string)
 			subresource, _ = m["subresource"].(string)

@@ -377,8 +377,14 @@ func TestOwnedSince(t *testing.T) {
 		map[string]any{"manager": "b", "time": "2026-11-30T12:00:05Z", "fieldsV1": map[string]any{"f:spec": map[string]any{"f:unschedulable": map[string]any{}, "f:taints": map[string]any{}}}},
 		map[string]any{"manager": "c", "time": "2026-11-30T12:00:09Z", "fieldsV1": map[string]any{"f:status": map[string]any{}}},
 		map[string]any{"manager": "d", "fieldsV1": map[string]any{"f:spec": map[string]any{"f:unschedulable": map[string]any{}}}},
+		map[string]any{"manager": "e\nx", "subresource": "scale", "fieldsV1": map[string]any{"f:spec": map[string]any{"f:replicas": map[string]any{}}}},
 		"odd",
 	}}}
+	for field, want := range map[string][2]string{"spec.unschedulable": {"b", ""}, "spec.replicas": {"e x", "scale"}, "spec.podCIDR": {}} {
+		if by, through := o.LastOwner(field); by != want[0] || through != want[1] {
+			t.Errorf("%s: owned by %q through %q, want %q", field, by, through, want)
+		}
+	}
 	for field, want := range map[string]string{"spec.unschedulable": "2026-11-30T12:00:05Z", "spec.podCIDR": "", "spec.unschedulable.x": ""} {
 		got := ""
 		if at := o.OwnedSince(field); !at.IsZero() {

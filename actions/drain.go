@@ -73,7 +73,11 @@ func planDrain(ctx context.Context, s *action.Session, a DrainArgs) error {
 	if len(d.evict) == 0 && n.Spec.Unschedulable {
 		return nil
 	}
-	if err := s.Say("drain", "node", n.Name, "evicting", len(d.evict), plan.Plural(len(d.evict), "pod")); err != nil {
+	tokens := []any{"drain", "node", n.Name, "evicting", len(d.evict), plan.Plural(len(d.evict), "pod")}
+	if d.optOuts > 0 {
+		tokens = append(tokens, "with", d.optOuts, plan.Plural(d.optOuts, "opt-out"))
+	}
+	if err := s.Say(tokens...); err != nil {
 		return err
 	}
 	if !ready(n) {
@@ -113,6 +117,7 @@ type drain struct {
 	evict      []*corev1.Pod
 	faults     []string
 	options    []string // that would pass
+	optOuts    int      // of evict, marked by their owners as not to be disrupted
 }
 
 func (d *drain) consider(ctx context.Context, p *corev1.Pod) error {
@@ -160,6 +165,9 @@ func (d *drain) consider(ctx context.Context, p *corev1.Pod) error {
 		lost("emptyDir "+strings.Join(facts.EmptyDirs, ", "), "delete_emptydir_data: true", d.args.DeleteEmptyDirData)
 	}
 	d.evict = append(d.evict, p)
+	if facts.OptOut && !facts.Finished() {
+		d.optOuts++
+	}
 	return nil
 }
 

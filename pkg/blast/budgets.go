@@ -186,8 +186,8 @@ func (t *tally) sayDeletions(b *account) {
 	if len(b.against) == 0 {
 		return
 	}
-	t.say(blocked, "violates %s (%s)%s; delete bypasses it, an eviction would honour it", b.name(), b.state(), b.where)
-	t.needsPerson(fmt.Sprintf("deleting %s bypasses %s (%s)", list(b.against, ", "), b.name(), b.state()))
+	t.say(blocked, "violates %s (%s)%s; delete bypasses it, evict_pod honours it", b.name(), b.state(), b.where)
+	t.needsPerson(fmt.Sprintf("deleting %s bypasses %s (%s), which evict_pod honours", list(b.against, ", "), b.name(), b.state()))
 }
 
 func (t *tally) sayEvictions(b *account, n nodes) {

@@ -86,8 +86,8 @@ func TestDeleteAndEvict(t *testing.T) {
 		"PO-01 delete under a full budget": {
 			func(w *world) { w.pods(webSet, 3, 3).budget("x", full).gone(plan.Delete, plan.Fail, "web-5f7-0") },
 			numbers{plan.Evicts, 1, 3, 3, 1, 34, true},
-			[]string{"violates pdb/x (3 healthy, 3 needed); delete bypasses it, an eviction would honour it", "deletes 1 of 3 pods of deployment default/web"},
-			nil, []string{"deleting default/web-5f7-0 bypasses pdb/x (3 healthy, 3 needed)"}, "recreated by deployment default/web", plan.Reversible,
+			[]string{"violates pdb/x (3 healthy, 3 needed); delete bypasses it, evict_pod honours it", "deletes 1 of 3 pods of deployment default/web"},
+			nil, []string{"deleting default/web-5f7-0 bypasses pdb/x (3 healthy, 3 needed), which evict_pod honours"}, "recreated by deployment default/web", plan.Reversible,
 		},
 		"delete within its budget": {
 			func(w *world) { w.pods(webSet, 3, 3).budget("x", one).gone(plan.Delete, plan.Fail, "web-5f7-0") },
@@ -99,8 +99,8 @@ func TestDeleteAndEvict(t *testing.T) {
 				w.pods(webSet, 3, 3).budget("x", one).gone(plan.Delete, plan.Fail, "web-5f7-0", "web-5f7-1")
 			},
 			numbers{plan.Evicts, 2, 3, 3, 2, 67, true},
-			[]string{"violates pdb/x (3 healthy, 2 needed); delete bypasses it, an eviction would honour it", "deletes 2 of 3 pods of deployment default/web"},
-			nil, []string{"deleting default/web-5f7-1 bypasses pdb/x (3 healthy, 2 needed)"}, "recreated by deployment default/web", plan.Reversible,
+			[]string{"violates pdb/x (3 healthy, 2 needed); delete bypasses it, evict_pod honours it", "deletes 2 of 3 pods of deployment default/web"},
+			nil, []string{"deleting default/web-5f7-1 bypasses pdb/x (3 healthy, 2 needed), which evict_pod honours"}, "recreated by deployment default/web", plan.Reversible,
 		},
 		"delete under two budgets, one of which forbids it": {
 			func(w *world) {
@@ -108,10 +108,10 @@ func TestDeleteAndEvict(t *testing.T) {
 			},
 			numbers{plan.Evicts, 1, 3, 3, 1, 34, true},
 			[]string{
-				"violates pdb/y (3 healthy, 3 needed); delete bypasses it, an eviction would honour it",
+				"violates pdb/y (3 healthy, 3 needed); delete bypasses it, evict_pod honours it",
 				"covered by two budgets, so never evicted: default/web-5f7-0 (pdb/x, pdb/y)", "deletes 1 of 3 pods of deployment default/web",
 			},
-			nil, []string{"deleting default/web-5f7-0 bypasses pdb/y (3 healthy, 3 needed)"}, "recreated by deployment default/web", plan.Reversible,
+			nil, []string{"deleting default/web-5f7-0 bypasses pdb/y (3 healthy, 3 needed), which evict_pod honours"}, "recreated by deployment default/web", plan.Reversible,
 		},
 		"delete of one that is not ready under a full budget": {
 			func(w *world) { w.pods(webSet, 4, 3).budget("x", full).gone(plan.Delete, plan.Fail, "web-5f7-3") },

@@ -64,6 +64,8 @@ const (
 	pollMost  = time.Second
 	progress  = 10 * time.Second // at least this often
 	holdFor   = 20 * time.Second // where a revert is foreseen
+
+	successorWait = 2 * time.Second // for the pod that a StatefulSet makes under the same name
 )
 
 // hold keeps a good verdict back until it has stood for a while: someone is expected to
@@ -146,8 +148,11 @@ func (e *Engine) converge(ctx context.Context, tell func(string), p *plan.Plan) 
 type rule struct {
 	step  plan.Step
 	of    plan.Target // what is looked at
-	judge func(plan.Step, plan.Object) (plan.Verdict, string)
+	judge func(plan.Step, plan.Object) (plan.Verdict, string) // an object of nil is one that is not there
 }
+
+// removes reports whether what is looked at shall be gone.
+func (r rule) removes() bool { return r.step.Verb == plan.Evict || r.step.Verb == plan.Delete }
 
 // rulesFor gives a rule for every Step that has an effect to wait for.
 func rulesFor(p *plan.Plan) (rules []rule) {
@@ -155,7 +160,9 @@ func rulesFor(p *plan.Plan) (rules []rule) {
 		switch {
 		case s.Optional:
 		case s.Verb == plan.Evict, s.Verb == plan.Delete:
-			rules = append(rules, rule{s, s.Target, stillThere})
+			// A StatefulSet's pod comes back under its name.
+			returns := s.OnBudget != plan.Wait && strings.HasPrefix(p.Blast.AtRisk.Owner, "StatefulSet/")
+			rules = append(rules, rule{s, s.Target, isGone(returns)})
 		case s.Verb == plan.Create:
 			rules = append(rules, rule{s, s.Subject(), isMade(p.ID)})
 		case s.Rolls():
@@ -170,55 +177,109 @@ func rulesFor(p *plan.Plan) (rules []rule) {
 // look judges each rule by the live object; the first one that is not satisfied speaks.
 func (e *Engine) look(ctx context.Context, rules []rule, p *plan.Plan) plan.Verification {
 	out := plan.Verification{Verdict: plan.Verified}
-	waiting := 0
+	waiting, leaving, gone := 0, 0, 0
 	for _, r := range rules {
 		o, err := e.k.Read.Get(ctx, r.of)
 		verdict, reason := plan.Verified, ""
-		switch gone := apierrors.IsNotFound(err); {
+		switch absent := apierrors.IsNotFound(err); {
 		case err == nil:
 			verdict, reason = r.judge(r.step, o)
 			out.State = plan.StateOf(r.of.Resource, o)
-		case gone && (r.step.Verb == plan.Evict || r.step.Verb == plan.Delete):
-		case gone:
+		case absent && r.removes():
+			verdict, reason = r.judge(r.step, nil)
+		case absent:
 			verdict, reason = plan.Reverted, r.of.String()+" is gone"
 		default:
 			verdict, reason = plan.Verifying, kube.Refuse(err).Error()
 		}
+		if r.removes() {
+			leaving++
+		}
 		if verdict == plan.Verified {
+			if r.removes() {
+				gone++
+			}
 			if out.Reason == "" {
 				out.Reason = reason
 			}
 			continue
 		}
-		if waiting++; waiting == 1 || verdict != plan.Verifying {
+		if waiting++; waiting == 1 && r.removes() && o.Value("metadata.deletionTimestamp") != "" {
+			reason += e.unanswered(ctx, o)
+		}
+		if waiting == 1 || verdict != plan.Verifying {
 			out.Verdict, out.Reason = verdict, reason
 		}
 		if verdict != plan.Verifying {
 			return out
 		}
 	}
-	if waiting > 1 {
-		out.Reason = fmt.Sprintf("%s, and %d more", out.Reason, waiting-1)
-	}
-	if out.Verdict == plan.Verified && out.Reason == "" {
-		out.Reason = fmt.Sprintf("all %d are gone", len(rules))
-		if len(rules) == 1 {
-			out.Reason = rules[0].of.String() + " is gone"
-		}
+	switch {
+	case out.Verdict == plan.Verified && leaving > 1:
+		out.Reason = fmt.Sprintf("all %d pods are gone", leaving)
+	case waiting > 0 && leaving > 1:
+		out.Reason = fmt.Sprintf("%d of %d pods are gone: %s", gone, leaving, out.Reason)
 	}
 	return out
 }
 
-// stillThere waits until the pod with this uid is no more; one of the same name is
-// another pod.
-func stillThere(s plan.Step, o plan.Object) (plan.Verdict, string) {
-	if o.Value("metadata.uid") != s.Target.UID {
-		return plan.Verified, ""
+// unanswered says of a terminating pod that nobody confirms its end, where its node is
+// not ready; "" where it is, or cannot be read.
+func (e *Engine) unanswered(ctx context.Context, o plan.Object) string {
+	node, err := e.k.Read.Get(ctx, plan.Target{Resource: "nodes", Name: o.Value("spec.nodeName")})
+	if err != nil {
+		return ""
 	}
-	if o.Value("metadata.deletionTimestamp") != "" {
-		return plan.Verifying, s.Target.String() + " is terminating"
+	for i := 0; ; i++ {
+		c := fmt.Sprintf("status.conditions[%d].", i)
+		switch {
+		case node.Value(c+"type") == "":
+			return ""
+		case node.Value(c+"type") == "Ready" && node.Value(c+"status") != "True":
+			return ", kubelet unreachable: its node " + o.Value("spec.nodeName") + " is not ready"
+		}
 	}
-	return plan.Verifying, s.Target.String() + " is still there"
+}
+
+// isGone waits until the pod with this uid is no more. One of the same name is another
+// pod: where one is expected, it is given a moment to find its node, and named.
+func isGone(returns bool) func(plan.Step, plan.Object) (plan.Verdict, string) {
+	var since time.Time
+	return func(s plan.Step, o plan.Object) (plan.Verdict, string) {
+		there := o != nil
+		switch {
+		case there && o.Value("metadata.uid") == s.Target.UID && o.Value("metadata.deletionTimestamp") != "":
+			return plan.Verifying, s.Target.String() + " is terminating"
+		case there && o.Value("metadata.uid") == s.Target.UID:
+			return plan.Verifying, s.Target.String() + " is still there"
+		}
+		gone := s.Target.String() + " is gone"
+		if since.IsZero() {
+			since = time.Now()
+		}
+		placed := there && o.Value("spec.nodeName") != ""
+		switch {
+		case returns && !placed && time.Since(since) < successorWait:
+			return plan.Verifying, gone + ", the next one of that name has no node yet"
+		case !there:
+			return plan.Verified, gone
+		}
+		node := "no node yet"
+		if placed {
+			node = "node " + o.Value("spec.nodeName")
+		}
+		return plan.Verified, fmt.Sprintf("%s (uid %s, %s); one of that name has uid %s and %s", gone, s.Target.UID, nodeOf(s), o.Value("metadata.uid"), node)
+	}
+}
+
+// nodeOf is the node from which a Step takes a pod.
+func nodeOf(s plan.Step) string {
+	for _, c := range s.Changes {
+		if c.Field == "spec.nodeName" && c.Old != "" {
+			return "node " + c.Old
+		}
+	}
+	return "no node"
 }
 
 // isMade wants an object that this plan made.

@@ -84,13 +84,19 @@ func (t *tally) sayFit(n nodes, gone []removal) {
 		return cmp.Or(cmp.Compare(b.Requests.CPU, a.Requests.CPU), cmp.Compare(b.Requests.Memory, a.Requests.Memory), cmp.Compare(a.Name, b.Name))
 	})
 	fit, first := 0, ""
+	var pinned []string
 	for _, r := range leaving {
-		if why := place(r, t.in.Targets[r.UID], all); why == "" {
+		switch why := place(r, t.in.Targets[r.UID], all); {
+		case why == "":
 			fit++
-		} else if first == "" {
+		case why == nowhere:
+			pinned = append(pinned, full(r.Namespace, r.Name))
+		case first == "":
 			first = full(r.Namespace, r.Name) + " " + why
 		}
 	}
+	t.sayNamed(blocked, pinned, nowhere)
+	leaving = leaving[len(pinned):] // how many are left to tell of
 	switch {
 	case len(leaving) == 0:
 	case first == "":
@@ -107,6 +113,9 @@ func fits(n int) string {
 	return fmt.Sprintf("all %d evicted pods fit", n)
 }
 
+// nowhere is why a pod that is tied to its node fits on no other.
+const nowhere = "cannot run elsewhere, by node selector, affinity or tolerations"
+
 // place puts a pod where most is free, or says why it fits nowhere.
 func place(r removal, o plan.Object, all []*space) (why string) {
 	pod, err := decode[corev1.Pod](o)
@@ -122,7 +131,7 @@ func place(r removal, o plan.Object, all []*space) (why string) {
 		}
 	}
 	if len(allowed) == 0 {
-		return "may go to none: its node selector, affinity or tolerations allow no other node"
+		return nowhere
 	}
 	most := slices.MaxFunc(allowed, func(a, b *space) int {
 		room := func(s *space) int {

@@ -93,7 +93,7 @@ func TestFit(t *testing.T) {
 			s.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "kubernetes.io/hostname", Operator: "In", Values: []string{"n1"}}}}},
 			}}}
-		})}, "0 of 1 evicted pod fit on other nodes; default/web-5f7-0 may go to none: its node selector, affinity or tolerations allow no other node"},
+		})}, "1 pod cannot run elsewhere, by node selector, affinity or tolerations: default/web-5f7-0"},
 		"nodes that do not say": {[]func(*world){requests(cpu(1)), func(w *world) {
 			for i := range w.in.Facts.Nodes {
 				w.in.Facts.Nodes[i].MaxPods = 0
@@ -116,7 +116,8 @@ func TestFit(t *testing.T) {
 					}
 				}
 			}
-			got := strings.Join(linesWith(w.compute(), "on other nodes"), "; ")
+			e := w.compute()
+			got := strings.Join(append(linesWith(e, "cannot run elsewhere"), linesWith(e, "on other nodes")...), "; ")
 			if diff := cmp.Diff(tc.want, got, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("lines (-want +got):\n%s", diff)
 			}

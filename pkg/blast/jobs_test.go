@@ -51,7 +51,8 @@ func TestJobs(t *testing.T) {
 			[]string{"starts 1 pod at once, 1 completion left"}, nil,
 		},
 		"suspend a cronjob": {
-			"cronjobs", cron, plan.Step{Verb: plan.Patch, Patch: suspend("add", true)}, numbers{Direction: plan.None}, nil, nil,
+			"cronjobs", cron, plan.Step{Verb: plan.Patch, Patch: suspend("add", true)}, numbers{Direction: plan.None},
+			[]string{"stops future runs, and no pod: jobs that are active go on"}, nil,
 		},
 		"trigger": {
 			"cronjobs", cron, plan.Step{Verb: plan.Create, Object: plan.JSON(job(0, 0, nil))}, numbers{plan.Adds, 5, 0, 0, 0, 0, false},

@@ -114,6 +114,9 @@ func (t *tally) nothing(s plan.Step, o plan.Object) {
 	if k, _ := plan.KindOf(s.Target.Resource); k.Pods {
 		t.known(s, o)
 	}
+	if s.Target.Resource == "cronjobs" && slices.ContainsFunc(s.Patch, func(op plan.Op) bool { return op.Path == "/spec/suspend" && string(op.Value) == "true" }) {
+		t.say(extent, "stops future runs, and no pod: jobs that are active go on")
+	}
 }
 
 // unknown is a Step of which the effect is not known: everything is at risk.

@@ -147,7 +147,7 @@ func (e *Engine) converge(ctx context.Context, tell func(string), p *plan.Plan) 
 // rule is how one Step's effect is verified: it gives verifying until it is so.
 type rule struct {
 	step  plan.Step
-	of    plan.Target // what is looked at
+	of    plan.Target                                         // what is looked at
 	judge func(plan.Step, plan.Object) (plan.Verdict, string) // an object of nil is one that is not there
 }
 

@@ -103,6 +103,54 @@ func TestCase_ND_01(t *testing.T) {
 	}
 }
 
+// TestCase_ND_02_All counts every class of pod that a node may have.
+func TestCase_ND_02_All(t *testing.T) {
+	t.Parallel()
+	ns := cp.Namespace(t)
+	n := ns + "-n1"
+	caseNodes(t, harness.Node(n), harness.Node(ns+"-n2"))
+	harness.Create(t, cp, ns,
+		harness.Deployment("web").Replicas(2).Pods(on(n)).Ready(2),
+		harness.DaemonSet("agent").Pods(on(n)).Ready(1),
+		harness.Pod("static").On(n).With(func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }),
+		harness.Pod("loner").On(n),
+		harness.ReplicaSet("scratch").Pods(on(n, func(tpl *corev1.PodTemplateSpec) {
+			tpl.Spec.Volumes = []corev1.Volume{{Name: "cache", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+		})).Ready(1),
+		harness.Pod("done").On(n).Phase(corev1.PodSucceeded),
+		harness.Pod("work").On(n).With(func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "work", UID: "a-job", Controller: ptr.To(true)}}
+		}),
+	)
+	s := start(t, wide...)
+	no := s.Must("plan_drain", harness.Args{"node": n})
+	if harness.Code(no) != "precondition_failed" || len(s.Proxy.Writes()) != 0 {
+		t.Errorf("without options, %d writes: %s", len(s.Proxy.Writes()), no.Text)
+	}
+	tells(t, no, ns+"/loner (no controller makes it again)", ns+"/scratch-0 (emptyDir cache)")
+	silent(t, no, ns+"/done", ns+"/work", ns+"/web")
+	drain := harness.Args{"node": n, "delete_emptydir_data": true, "force": true, "timeout_seconds": 5}
+	got := s.Must("plan_drain", drain)
+	tells(t, got, "evicting 6 pods", "evicts 6 of 8 pods on", "; 2 stay")
+	if p := harness.Into[planned](t, got); len(p.Stays) != 2 {
+		t.Errorf("stays: %q, want the DaemonSet's pod and the static one", p.Stays)
+	}
+	if x := harness.Into[execution](t, s.Do("drain", drain)); x.Outcome != plan.Executed {
+		t.Errorf("outcome %s %s", x.Outcome, x.Detail)
+	}
+	left, err := cp.Client.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, p := range left.Items {
+		names = append(names, p.Name)
+	}
+	if slices.Sort(names); !slices.Equal(names, []string{"agent-0", "static"}) {
+		t.Errorf("left: %q", names)
+	}
+}
+
 // TestCase_ND_03: a pod whose DaemonSet is gone is not the DaemonSet's to keep.
 func TestCase_ND_03(t *testing.T) {
 	t.Parallel()

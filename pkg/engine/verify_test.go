@@ -126,3 +126,52 @@ func TestWaiting(t *testing.T) {
 		})
 	}
 }
+
+// TestIsGone: the pod of one uid, and what has its name by then.
+func TestIsGone(t *testing.T) {
+	target := plan.Target{Resource: "pods", Namespace: "default", Name: "db-0", UID: "old"}
+	step := plan.Step{Verb: plan.Evict, Target: target, Changes: []plan.Change{{Field: "spec.nodeName", Old: "n1", New: "n1"}}}
+	pod := func(uid, node string) plan.Object {
+		return plan.Object{"metadata": map[string]any{"uid": uid}, "spec": map[string]any{"nodeName": node}}
+	}
+	const named = "pod default/db-0 is gone (uid old, node n1); one of that name has uid new and "
+	type look struct {
+		after       time.Duration
+		now         plan.Object
+		wantVerdict plan.Verdict
+		wantReason  string
+	}
+	for name, tc := range map[string]struct {
+		returns bool
+		looks   []look
+	}{
+		"it does not come back": {false, []look{
+			{0, pod("old", "n1"), plan.Verifying, "pod default/db-0 is still there"}, {0, nil, plan.Verified, "pod default/db-0 is gone"},
+		}},
+		"it comes back": {true, []look{
+			{0, nil, plan.Verifying, "pod default/db-0 is gone, the next one of that name has no node yet"},
+			{time.Second, pod("new", ""), plan.Verifying, "pod default/db-0 is gone, the next one of that name has no node yet"},
+			{time.Second / 2, pod("new", "n2"), plan.Verified, named + "node n2"},
+		}},
+		"it comes back, and finds no node": {true, []look{
+			{0, pod("new", ""), plan.Verifying, "pod default/db-0 is gone, the next one of that name has no node yet"},
+			{successorWait, pod("new", ""), plan.Verified, named + "no node yet"},
+		}},
+		"it should come back": {true, []look{
+			{0, nil, plan.Verifying, "pod default/db-0 is gone, the next one of that name has no node yet"},
+			{successorWait, nil, plan.Verified, "pod default/db-0 is gone"},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				judge := isGone(tc.returns)
+				for i, l := range tc.looks {
+					time.Sleep(l.after)
+					if verdict, reason := judge(step, l.now); verdict != l.wantVerdict || reason != l.wantReason {
+						t.Errorf("look %d: %s %q, want %s %q", i, verdict, reason, l.wantVerdict, l.wantReason)
+					}
+				}
+			})
+		})
+	}
+}

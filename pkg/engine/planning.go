@@ -441,7 +441,11 @@ func (d *dryRunner) collect(got *passed) error {
 			got.warnings = append(got.warnings, fmt.Sprintf("the reason cannot be noted on the object (%d)", a.ans.Code))
 			continue
 		default:
-			no = refusal.Join(no, dryRunFailed(a.pr.Step, a.ans, err))
+			r := dryRunFailed(a.pr.Step, a.ans, err)
+			if a.pr.Step.Verb == plan.Evict && a.ans.Code == 500 {
+				d.e.nameBudgets(d.ctx, a.pr, r)
+			}
+			no = refusal.Join(no, r)
 		}
 		kept = append(kept, a.pr)
 		if a.pr.Step.Verb == plan.Patch && !a.pr.Step.Optional {
@@ -478,6 +482,25 @@ func dryRunFailed(s plan.Step, ans kube.Answer, err error) *refusal.Refusal {
 	}
 	r.Untrusted = kube.Text(err)
 	return r
+}
+
+// nameBudgets tells of a pod that two budgets cover, for which the eviction API has but a
+// 500, which they are. Where they cannot be had the refusal stays as it is.
+func (e *Engine) nameBudgets(ctx context.Context, pr action.Proposal, r *refusal.Refusal) {
+	want := wanted([]plan.Step{pr.Step}, map[string]plan.Object{pr.Step.Target.UID: pr.Object})
+	want.NotBefore = kube.Newest(pr.Object.Value("metadata.resourceVersion"))
+	pod := plan.Pod{Namespace: pr.Step.Target.Namespace, Labels: pr.Object.Labels()}
+	var names []string
+	for _, b := range e.k.Cache.Facts(ctx, want).Budgets {
+		if b.Covers(pod) {
+			names = append(names, b.Name)
+		}
+	}
+	if len(names) < 2 {
+		return
+	}
+	slices.Sort(names)
+	r.Hint = fmt.Sprintf("the disruption budgets %s all cover it, and such a pod can never be evicted: let only one of them select it, then plan again", strings.Join(names, ", "))
 }
 
 func rbacVerb(s plan.Step) string {

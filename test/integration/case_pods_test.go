@@ -73,6 +73,32 @@ func TestCase_PO_01_Delete(t *testing.T) {
 	tells(t, no, "dry run failed (429)", "needs 3 healthy pods and has 3 currently")
 }
 
+// TestCase_PO_02: the eviction API has no answer for a pod of two budgets; the plan names
+// them.
+func TestCase_PO_02(t *testing.T) {
+	t.Parallel()
+	ns := cp.Namespace(t)
+	n := ns + "-n1"
+	caseNodes(t, harness.Node(n), harness.Node(ns+"-n2"))
+	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(3).Pods(on(n)).Ready(3))
+	counted(t, ns, "b", nil, 1, 3, 2)
+	counted(t, ns, "a", nil, 1, 3, 2)
+	s := start(t, wide...)
+	for tool, args := range map[string]harness.Args{
+		"plan_evict_pod": of(ns, "pod", harness.PodName("web", 0)),
+		"plan_drain":     {"node": n},
+	} {
+		got := s.Must(tool, args)
+		if harness.Code(got) != "dry_run_failed" || got.Field("confirm") != "" || !strings.Contains(got.Text, "retryable false") {
+			t.Errorf("%s: %s", tool, got.Text)
+		}
+		tells(t, got, "dry run failed (500)", ns+"/"+harness.PodName("web", 0), "the disruption budgets a, b all cover it", "no confirm phrase was issued")
+	}
+	if n := len(s.Proxy.Writes()); n != 0 || allowed(t, ns, "a") != 1 || allowed(t, ns, "b") != 1 {
+		t.Errorf("%d writes, the budgets allow %d and %d", n, allowed(t, ns, "a"), allowed(t, ns, "b"))
+	}
+}
+
 // TestCase_PO_04: whether an unready pod may be evicted, in all cells; what a deletion is
 // said to violate is the plan's own prediction of the eviction's dry run.
 func TestCase_PO_04(t *testing.T) {

@@ -97,7 +97,7 @@ var granted = regexp.MustCompile(`^(` +
 	`controllerrevisions\.apps list|` +
 	`cronjobs\.batch (get|list|patch)|jobs\.batch (get|list|patch|create)|` +
 	`pods (get|list|delete)|pods/eviction create|` +
-	`nodes (get|list|patch)` +
+	`nodes (get|list|patch)|persistentvolumes list` +
 	`)$`)
 
 // rights are an action's Needs as "resource.group verb".

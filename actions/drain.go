@@ -12,6 +12,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/action"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
@@ -39,6 +40,7 @@ var Drain = add(action.New(action.Spec{
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "patch"}},
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list"}},
 		{APIGroups: []string{""}, Resources: []string{"pods/eviction"}, Verbs: []string{"create"}},
+		{APIGroups: []string{""}, Resources: []string{"persistentvolumes"}, Verbs: []string{"list"}},
 		{APIGroups: []string{"apps"}, Resources: []string{"daemonsets"}, Verbs: []string{"get"}},
 	},
 	Schema: func(s *jsonschema.Schema) { action.Between(s, "timeout_seconds", 1, 3600) },
@@ -83,6 +85,7 @@ func planDrain(ctx context.Context, s *action.Session, a DrainArgs) error {
 	if !ready(n) {
 		s.Warn("node %s is not ready: evicted pods may stay terminating, since no kubelet confirms their end", n.Name)
 	}
+	d.warnOfVolumes(ctx, n)
 	s.Kubectl("%s", a.kubectl(n.Name))
 	s.UndoCall("plan_uncordon", UncordonArgs{action.OnNode{Node: n.Name}}, "kubectl uncordon "+n.Name, "evicted pods do not come back to the node by themselves")
 	if !n.Spec.Unschedulable {
@@ -185,6 +188,68 @@ func (d *drain) daemonSet(ctx context.Context, namespace, name string) (bool, er
 	}
 	d.daemonSets[key] = err == nil
 	return err == nil, nil
+}
+
+// warnOfVolumes names the pods of which a volume can be had on this node alone.
+func (d *drain) warnOfVolumes(ctx context.Context, n *corev1.Node) {
+	claims := map[string][]string{} // namespace/claim -> pods
+	for _, p := range d.evict {
+		for _, v := range p.Spec.Volumes {
+			claim := ""
+			switch {
+			case v.PersistentVolumeClaim != nil:
+				claim = v.PersistentVolumeClaim.ClaimName
+			case v.Ephemeral != nil:
+				claim = p.Name + "-" + v.Name
+			}
+			if claim != "" && !d.Facts(p).Finished() {
+				key := p.Namespace + "/" + claim
+				claims[key] = append(claims[key], p.Namespace+"/"+p.Name)
+			}
+		}
+	}
+	if len(claims) == 0 {
+		return
+	}
+	tied, err := d.tied(ctx, n, claims)
+	switch {
+	case err != nil:
+		d.Warn("not known: whether volumes tie the evicted pods to node %s, since persistentvolumes or nodes cannot be listed", n.Name)
+	case len(tied) > 0:
+		d.Warn("%d %s cannot run elsewhere, because of the nodes that have their volumes: %s", len(tied), plan.Plural(len(tied), "pod"), list(tied))
+	}
+}
+
+// tied gives the pods of claims that are bound to a volume which no other node has that
+// takes pods. A volume knows its claim, so one list of them is enough.
+func (d *drain) tied(ctx context.Context, n *corev1.Node, claims map[string][]string) (pods []string, err error) {
+	volumes, err := d.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var nodes *corev1.NodeList
+	for _, v := range volumes.Items {
+		if v.Spec.ClaimRef == nil || v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil {
+			continue
+		}
+		users := claims[v.Spec.ClaimRef.Namespace+"/"+v.Spec.ClaimRef.Name]
+		if users == nil {
+			continue
+		}
+		if nodes == nil {
+			if nodes, err = d.CoreV1().Nodes().List(ctx, metav1.ListOptions{}); err != nil {
+				return nil, err
+			}
+		}
+		if !slices.ContainsFunc(nodes.Items, func(other corev1.Node) bool {
+			has, err := corev1helpers.MatchNodeSelectorTerms(&other, v.Spec.NodeAffinity.Required)
+			return err == nil && has && other.Name != n.Name && !other.Spec.Unschedulable && ready(&other)
+		}) {
+			pods = append(pods, users...)
+		}
+	}
+	slices.Sort(pods)
+	return slices.Compact(pods), nil
 }
 
 func ready(n *corev1.Node) bool {

@@ -8,6 +8,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/journal"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
@@ -19,11 +20,11 @@ import (
 // other, but not beside other tests: the pods of those would land on these nodes.
 func TestNodeCases(t *testing.T) {
 	for name, run := range map[string]func(*testing.T){
-		"TestCase_ND_06":          blockedDrain,
-		"TestCase_ND_09":          movedPod,
-		"TestCase_ND_16":          twoNodes,
-		"TestCase_ND_17_Owners":   ownersUnread,
-		"TestCase_ND_19_Affinity": pinnedPods,
+		"TestCase_ND_06":        blockedDrain,
+		"TestCase_ND_09":        movedPod,
+		"TestCase_ND_16":        twoNodes,
+		"TestCase_ND_17_Owners": ownersUnread,
+		"TestCase_ND_19":        pinnedPods,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -199,20 +200,32 @@ func ownersUnread(t *testing.T) {
 	tells(t, got, "get", "daemonsets")
 }
 
-// pinnedPods: what may run nowhere else is pending after the drain, under its own name,
-// and is left alone then.
+// pinnedPods: what may run nowhere else, by its affinity or by its volume, is pending after
+// the drain, under its own name, and is left alone then.
 func pinnedPods(t *testing.T) {
 	ns, n := cp.Namespace(t), node(t, "nd-19")
 	statefulSet(t, ns, "pin", 1, func(d *appsv1.StatefulSet) { onNodes(n)(&d.Spec.Template) })
-	statefulSet(t, ns, "also", 1, func(d *appsv1.StatefulSet) { onNodes(n)(&d.Spec.Template) })
+	localVolume(t, ns, "data-db-0", n)
+	statefulSet(t, ns, "db", 1, func(d *appsv1.StatefulSet) {
+		d.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{
+			ObjectMeta: metav1.ObjectMeta{Name: "data"},
+			Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: ptr.To(""), VolumeName: ns,
+				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: storage}},
+			},
+		}}
+	})
 	s := start(t, wide...)
 	drain := harness.Args{"node": n, "timeout_seconds": 10}
-	tells(t, s.Must("plan_drain", drain), "2 pods cannot run elsewhere, by node selector, affinity or tolerations: "+ns+"/also-0, "+ns+"/pin-0")
+	tells(t, s.Must("plan_drain", drain), "1 pod cannot run elsewhere, by node selector, affinity or tolerations: "+ns+"/pin-0",
+		"1 pod cannot run elsewhere, because of the nodes that have their volumes: "+ns+"/db-0")
+	blind := harness.Start(t, cp, harness.Options{Config: accountWithout(t, "persistentvolumes", "list"), Args: wide})
+	tells(t, blind.Must("plan_drain", drain), "not known: whether volumes tie the evicted pods to node "+n)
 	got := s.Do("drain", drain)
 	if x := harness.Into[execution](t, got); x.Outcome != plan.Executed {
 		t.Fatalf("drain: %s", got.Text)
 	}
-	for _, name := range []string{"pin", "also"} {
+	for _, name := range []string{"pin", "db"} {
 		lab.Eventually(t, name+"-0 to be pending", func() (bool, error) {
 			all := pods(t, ns, name)
 			return len(all) == 1 && all[0].Name == name+"-0" && all[0].Status.Phase == corev1.PodPending && all[0].Spec.NodeName == "", nil
@@ -222,6 +235,25 @@ func pinnedPods(t *testing.T) {
 	tells(t, s.Must("plan_drain", drain), "NO CHANGE")
 	if n := len(s.Proxy.Requests(func(r harness.Request) bool { return strings.HasSuffix(r.Path, "/eviction") })); n != 0 {
 		t.Errorf("%d evictions of pods that are on no node", n)
+	}
+}
+
+// localVolume makes a volume, of the namespace's name, that only one node has.
+func localVolume(t *testing.T, ns, claim, node string) {
+	t.Helper()
+	if _, err := cp.Client.CoreV1().PersistentVolumes().Create(t.Context(), &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: ns},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:               corev1.ResourceList{corev1.ResourceStorage: storage},
+			AccessModes:            []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/data"}},
+			ClaimRef:               &corev1.ObjectReference{Namespace: ns, Name: claim},
+			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
+			}}}},
+		},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -82,13 +82,8 @@ func (e *Engine) carryOut(ctx context.Context, c Call, p *plan.Plan, d action.De
 				}
 			})
 		}
-		select {
-		case <-f.done:
-		case <-time.After(e.cfg.VerifyWait - e.now().Sub(began)):
-			return e.inProgress(c, p, itGoesOn, f.steps())
-		case <-ctx.Done():
-		}
-		if ctx.Err() != nil { // the client is not there to read it; what was begun goes on
+		landed := f.await(ctx, e.cfg.VerifyWait-e.now().Sub(began), c.Progress, len(p.Steps))
+		if !landed || ctx.Err() != nil { // where the client is not there to read it, what was begun goes on
 			return e.inProgress(c, p, itGoesOn, f.steps())
 		}
 		switch {
@@ -473,6 +468,26 @@ func (f *flights) leave(id string, fl *flight) {
 	defer f.mu.Unlock()
 	delete(f.busy, id)
 	close(fl.done)
+}
+
+// await waits for a flight, at most for wait, and tells a caller that asked for it how many
+// of the steps are through. It reports whether the flight has ended.
+func (f *flight) await(ctx context.Context, wait time.Duration, tell func(string), steps int) bool {
+	over := time.After(wait)
+	for {
+		select {
+		case <-f.done:
+			return true
+		case <-over:
+		case <-ctx.Done():
+		case <-time.After(progress):
+			if tell != nil {
+				tell(fmt.Sprintf("%d of %d steps are through", len(f.steps()), steps))
+			}
+			continue
+		}
+		return false
+	}
 }
 
 func (f *flight) add(r plan.StepResult) {

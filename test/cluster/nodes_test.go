@@ -215,9 +215,9 @@ func TestCase_ND_05(t *testing.T) {
 	}
 }
 
-// TestDrainThatTakesLonger answers in progress and goes on; a repeated call gives the
+// TestCase_MC_10 answers in progress and goes on; a repeated call gives the
 // rest.
-func TestDrainThatTakesLonger(t *testing.T) {
+func TestCase_MC_10(t *testing.T) {
 	ns, n := cp.Namespace(t), node(t, "slow")
 	deployment(t, ns, "web", 1, func(d *appsv1.Deployment) { onNodes(n)(&d.Spec.Template) })
 	budget(t, ns, "web", 0, 0)

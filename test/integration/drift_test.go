@@ -344,9 +344,9 @@ func TestDriftOfADrain(t *testing.T) {
 	}
 }
 
-// TestMovedUnderTheWrite lets the world move while the request is on its way, after the
+// TestCase_CL_11 lets the world move while the request is on its way, after the
 // last look: its preconditions make it a definite no, and what somebody else did stays.
-func TestMovedUnderTheWrite(t *testing.T) {
+func TestCase_CL_11(t *testing.T) {
 	for _, tc := range []struct {
 		action string
 		move   func(t *testing.T, b workbench)

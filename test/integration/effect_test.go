@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -72,8 +73,8 @@ func TestHundredCalls(t *testing.T) {
 	}
 }
 
-// TestAfterExpiry repeats a call when its plan has expired.
-func TestAfterExpiry(t *testing.T) {
+// TestCase_PX_06 repeats a call when its plan has expired.
+func TestCase_PX_06(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name, ttl  string
@@ -199,47 +200,59 @@ func TestClientVanished(t *testing.T) {
 	}
 }
 
-// TestKilledProcess kills a process (-9) between claim and answer. Nobody sends its write
-// again; the next process finds out what became of it.
-func TestKilledProcess(t *testing.T) {
+// TestCase_PX_08 kills a process (-9) between claim and answer, or after its answer.
+// Nobody sends its write again; the next process finds out what became of it, or has it
+// on record.
+func TestCase_PX_08(t *testing.T) {
 	t.Parallel()
 	bin := program(t)
-	ns := cp.Namespace(t)
-	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
-	state := t.TempDir() + "/state"
-	s := harness.Spawn(t, cp, bin, harness.Options{State: state, Args: wide})
-	args := s.Plan("scale", of(ns, "deployment", "web").With("replicas", 3))
-	arrived, release := hold(s, "scale")
-	if _, _, err := s.Send("tools/call", map[string]any{"name": "scale", "arguments": args}); err != nil {
-		t.Fatal(err)
-	}
-	<-arrived
-	if err := s.Process().Kill(); err != nil {
-		t.Fatal(err)
-	}
-	release()
-	next := harness.Start(t, cp, harness.Options{State: state, Args: append([]string{"--verify-timeout", "1s"}, wide...)})
-	var results []string
-	for range 2 {
-		x := harness.Into[execution](t, next.Must("scale", args))
-		d, err := cp.Client.AppsV1().Deployments(ns).Get(t.Context(), "web", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		truth := plan.Failed
-		if *d.Spec.Replicas == 3 {
-			truth = plan.Executed
-		}
-		if x.Outcome != truth || !x.Replayed {
-			t.Errorf("outcome %s, replayed %t, want the replay of %s", x.Outcome, x.Replayed, truth)
-		}
-		results = append(results, string(x.Result))
-	}
-	if results[0] != results[1] {
-		t.Errorf("two results:\n%s\n%s", results[0], results[1])
-	}
-	if w := next.Proxy.Writes(); len(w) != 0 {
-		t.Errorf("the next server wrote %+v", w)
+	for _, answered := range []bool{false, true} {
+		t.Run(fmt.Sprintf("answered %t", answered), func(t *testing.T) {
+			t.Parallel()
+			ns := cp.Namespace(t)
+			harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
+			state := t.TempDir() + "/state"
+			quick := append([]string{"--verify-timeout", "1s"}, wide...)
+			s := harness.Spawn(t, cp, bin, harness.Options{State: state, Args: quick})
+			args := s.Plan("scale", of(ns, "deployment", "web").With("replicas", 3))
+			var results []string
+			if answered {
+				results = append(results, string(harness.Into[execution](t, s.Must("scale", args)).Result))
+				s.Kill()
+			} else {
+				arrived, release := hold(s, "scale")
+				if _, _, err := s.Send("tools/call", map[string]any{"name": "scale", "arguments": args}); err != nil {
+					t.Fatal(err)
+				}
+				<-arrived
+				s.Kill()
+				release()
+			}
+			next := harness.Start(t, cp, harness.Options{State: state, Args: quick})
+			for range 2 {
+				x := harness.Into[execution](t, next.Must("scale", args))
+				d, err := cp.Client.AppsV1().Deployments(ns).Get(t.Context(), "web", metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				truth := plan.Failed
+				if *d.Spec.Replicas == 3 {
+					truth = plan.Executed
+				}
+				if x.Outcome != truth || !x.Replayed || answered && truth != plan.Executed {
+					t.Errorf("outcome %s, replayed %t, want the replay of %s", x.Outcome, x.Replayed, truth)
+				}
+				results = append(results, string(x.Result))
+			}
+			for _, r := range results[1:] {
+				if r != results[0] {
+					t.Errorf("two results:\n%s\n%s", results[0], r)
+				}
+			}
+			if w := next.Proxy.Writes(); len(w) != 0 {
+				t.Errorf("the next server wrote %+v", w)
+			}
+		})
 	}
 }
 

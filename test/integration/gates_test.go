@@ -47,19 +47,26 @@ func TestCap(t *testing.T) {
 	}
 }
 
-// TestWriteRate refuses the third write of a minute, says when it passes, and consumes
-// nothing. A restart refills nothing.
-func TestWriteRate(t *testing.T) {
+// TestCase_PX_15 refuses the fourth and fifth write of a minute, says when they pass, and
+// consumes nothing. Plans and replays do not count, another process on the same journal
+// does, and a restart refills nothing.
+func TestCase_PX_15(t *testing.T) {
 	ns := cp.Namespace(t)
-	harness.Create(t, cp, ns, harness.Deployment("a").Ready(1), harness.Deployment("b").Ready(1), harness.Deployment("c").Ready(1))
+	names := []string{"a", "b", "c", "d", "e"}
+	for _, name := range names {
+		harness.Create(t, cp, ns, harness.Deployment(name).Ready(1))
+	}
 	harness.Converge(t, cp, ns)
 	state := filepath.Join(t.TempDir(), "state")
-	s := harness.Start(t, cp, harness.Options{State: state, Args: []string{"--writes-per-minute", "2"}})
+	three := harness.Options{State: state, Args: []string{"--writes-per-minute", "3"}}
+	s := harness.Start(t, cp, three)
 	calls := map[string]harness.Args{}
-	for _, name := range []string{"a", "b", "c"} {
-		calls[name] = s.Plan("scale", of(ns, "deployment", name).With("replicas", 2))
+	for range 4 { // 20 plans
+		for _, name := range names {
+			calls[name] = s.Plan("scale", of(ns, "deployment", name).With("replicas", 2))
+		}
 	}
-	for _, name := range []string{"a", "b"} {
+	for _, name := range names[:3] {
 		if got := harness.Into[execution](t, s.Must("scale", calls[name])); got.Outcome != plan.Executed {
 			t.Fatalf("%s: %+v", name, got)
 		}
@@ -67,26 +74,40 @@ func TestWriteRate(t *testing.T) {
 	limited := func(t *testing.T, s *harness.Server) {
 		t.Helper()
 		s.Proxy.Reset()
-		got := s.Must("scale", calls["c"])
-		at, err := time.Parse(time.RFC3339, got.Field("retry_at"))
-		if harness.Code(got) != "rate_limited" || err != nil || time.Until(at) > time.Minute+time.Second || !strings.Contains(got.Text, got.Field("retry_at")) {
-			t.Errorf("the third: %s (%v)", got.Text, err)
+		for _, name := range names[3:] {
+			got := s.Must("scale", calls[name])
+			at, err := time.Parse(time.RFC3339, got.Field("retry_at"))
+			if harness.Code(got) != "rate_limited" || err != nil || time.Until(at) > time.Minute+time.Second || !strings.Contains(got.Text, got.Field("retry_at")) {
+				t.Errorf("%s: %s (%v)", name, got.Text, err)
+			}
 		}
 		if n := len(s.Proxy.Requests(nil)); n != 0 {
-			t.Errorf("a refusal sent %d requests", n)
+			t.Errorf("refusals sent %d requests", n)
 		}
 	}
 	limited(t, s)
 	if got := harness.Into[execution](t, s.Must("scale", calls["a"])); !got.Replayed {
 		t.Errorf("a replay counts as a write: %+v", got)
 	}
+	limited(t, harness.Start(t, cp, three)) // a second process beside the first
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	limited(t, harness.Start(t, cp, harness.Options{State: state, Args: []string{"--writes-per-minute", "2"}}))
-	wider := harness.Start(t, cp, harness.Options{State: state, Args: []string{"--writes-per-minute", "3"}})
-	if got := harness.Into[execution](t, wider.Must("scale", calls["c"])); got.Outcome != plan.Executed {
-		t.Errorf("the phrase was consumed by the refusals: %+v", got)
+	limited(t, harness.Start(t, cp, three))
+	onRecord := 0
+	for _, e := range harness.Events(t, state) {
+		if e == "rate_limited" {
+			onRecord++
+		}
+	}
+	if onRecord != 6 {
+		t.Errorf("%d refusals for the rate are on record, want 6", onRecord)
+	}
+	wider := harness.Start(t, cp, harness.Options{State: state, Args: []string{"--writes-per-minute", "5"}})
+	for _, name := range names[3:] {
+		if got := harness.Into[execution](t, wider.Must("scale", calls[name])); got.Outcome != plan.Executed {
+			t.Errorf("the phrase of %s was consumed by the refusals: %+v", name, got)
+		}
 	}
 }
 

@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -13,9 +15,9 @@ import (
 	"github.com/kubewrite/kube-write-mcp/test/harness"
 )
 
-// TestPhrases sends phrases that are nearly right. None of them does anything, none
+// TestCase_PX_11 sends phrases that are nearly right. None of them does anything, none
 // consumes anything, and the right one still works.
-func TestPhrases(t *testing.T) {
+func TestCase_PX_11(t *testing.T) {
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2), harness.Deployment("api").Replicas(2).Ready(2))
 	harness.Converge(t, cp, ns)
@@ -31,7 +33,12 @@ func TestPhrases(t *testing.T) {
 	id, mac, _ := strings.Cut(strings.TrimSuffix(code, "]"), "-")
 	_, secondMAC, _ := strings.Cut(strings.TrimSuffix(secondCode, "]"), "-")
 	flipped := strings.Map(func(r rune) rune { return map[bool]rune{true: 'b', false: 'a'}[r == 'a'] }, mac)
-	for _, tc := range []struct{ name, phrase, wantCode string }{
+	for _, tc := range []struct {
+		name     string
+		phrase   any
+		wantCode string
+	}{
+		{"confirmed by a boolean", true, "invalid_arguments"},
 		{"guessed", sentence + " [aaaaaaaaaa-aaaaaaaaaaaa]", "unknown_phrase"},
 		{"a guessed code for the right plan", sentence + " [" + id + "-" + flipped + "]", "unknown_phrase"},
 		{"one character of the code", sentence + " [" + id + "-" + mac[:11] + flipped[11:] + "]", "unknown_phrase"},
@@ -58,7 +65,7 @@ func TestPhrases(t *testing.T) {
 			if code := harness.Code(got); code != tc.wantCode {
 				t.Errorf("code %q, want %s: %s", code, tc.wantCode, got.Text)
 			}
-			if strings.Contains(got.Text, mac) && !strings.Contains(tc.phrase, mac) {
+			if strings.Contains(got.Text, mac) && !strings.Contains(fmt.Sprint(tc.phrase), mac) {
 				t.Errorf("the refusal gives the code away: %s", got.Text)
 			}
 		})
@@ -71,29 +78,34 @@ func TestPhrases(t *testing.T) {
 	}
 }
 
-// TestWrongArguments names both sides and consumes nothing.
-func TestWrongArguments(t *testing.T) {
+// TestCase_PX_05: a phrase with another change names both sides and consumes nothing.
+func TestCase_PX_05(t *testing.T) {
+	t.Parallel()
 	ns, elsewhere := cp.Namespace(t), cp.Namespace(t)
-	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
+	for _, n := range []string{ns, elsewhere} {
+		harness.Create(t, cp, n, harness.Deployment("web").Replicas(3).Ready(3), harness.Deployment("api").Replicas(3).Ready(3), harness.Pod("loner"))
+	}
 	harness.Converge(t, cp, ns)
 	s := start(t, wide...)
-	right := s.Plan("scale", of(ns, "deployment", "web").With("replicas", 3))
+	right := s.Plan("scale", of(ns, "deployment", "web").With("replicas", 5))
 	wrong := func(key string, value any) harness.Args { return right.With(key, value) }
 	kind := right.With("statefulset", "web")
 	delete(kind, "deployment")
+	pod := of(ns, "pod", "loner").With("confirm", right["confirm"]).With("reason", "a test")
 	for _, tc := range []struct {
-		name string
-		args harness.Args
-		want []string
+		name, tool string
+		args       harness.Args
+		want       []string
 	}{
-		{"another number", wrong("replicas", 4), []string{`"replicas":3`, `"replicas":4`}},
-		{"another name", wrong("deployment", "api"), []string{`"deployment":"web"`, `"deployment":"api"`}},
-		{"another namespace", wrong("namespace", elsewhere), []string{ns, elsewhere}},
-		{"another kind", kind, []string{`"deployment":"web"`, `"statefulset":"web"`}},
-		{"an expected version more", wrong("expected_version", "v0123456789"), []string{"v0123456789"}},
+		{"another number", "scale", wrong("replicas", 6), []string{`"replicas":5`, `"replicas":6`}},
+		{"another name", "scale", wrong("deployment", "api"), []string{`"deployment":"web"`, `"deployment":"api"`}},
+		{"another namespace", "scale", wrong("namespace", elsewhere), []string{ns, elsewhere}},
+		{"another kind", "scale", kind, []string{`"deployment":"web"`, `"statefulset":"web"`}},
+		{"another tool", "delete_pod", pod, []string{`"deployment":"web"`, "delete_pod", `"pod":"loner"`}},
+		{"an expected version more", "scale", wrong("expected_version", "v0123456789"), []string{"v0123456789"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := s.Must("scale", tc.args)
+			got := s.Must(tc.tool, tc.args)
 			if code := harness.Code(got); code != "wrong_arguments" {
 				t.Fatalf("code %q: %s", code, got.Text)
 			}
@@ -107,14 +119,14 @@ func TestWrongArguments(t *testing.T) {
 	if w := s.Proxy.Writes(); len(w) != 0 {
 		t.Fatalf("it wrote %+v", w)
 	}
-	// The reason is no part of the plan, and 3.0 is 3.
-	if got := harness.Into[execution](t, s.Must("scale", right.With("replicas", 3.0).With("reason", "another reason"))); got.Outcome != plan.Executed {
+	// The reason is no part of the plan, and 5.0 is 5.
+	if got := harness.Into[execution](t, s.Must("scale", right.With("replicas", json.RawMessage("5.0")).With("reason", "another reason"))); got.Outcome != plan.Executed {
 		t.Errorf("the right call: outcome %q", got.Outcome)
 	}
 }
 
-// TestPhraseAndRestart: a phrase outlives its process and is good nowhere else.
-func TestPhraseAndRestart(t *testing.T) {
+// TestCase_PX_08_PlanOutlivesItsProcess: a phrase outlives its process and is good nowhere else.
+func TestCase_PX_08_PlanOutlivesItsProcess(t *testing.T) {
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	harness.Converge(t, cp, ns)
@@ -137,9 +149,9 @@ func TestPhraseAndRestart(t *testing.T) {
 	}
 }
 
-// TestAnotherCluster: a phrase that was made for one cluster does nothing on another,
+// TestCase_PX_16_AnotherCluster: a phrase that was made for one cluster does nothing on another,
 // even where state, names and label are the same.
-func TestAnotherCluster(t *testing.T) {
+func TestCase_PX_16_AnotherCluster(t *testing.T) {
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	state := filepath.Join(t.TempDir(), "state")
@@ -162,8 +174,8 @@ func TestAnotherCluster(t *testing.T) {
 	}
 }
 
-// TestWithoutAllowWrite: the write tools do not exist.
-func TestWithoutAllowWrite(t *testing.T) {
+// TestCase_MC_14_WithoutAllowWrite: the write tools do not exist.
+func TestCase_MC_14_WithoutAllowWrite(t *testing.T) {
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	s := harness.Start(t, cp, harness.Options{ReadOnly: true})

@@ -95,9 +95,9 @@ func denyAbove(t *testing.T, ns string, most int32) {
 	})
 }
 
-// TestExecuteLine: one line answers what was asked, by whom, what was before and after,
+// TestCase_PX_10_OneLine: one line answers what was asked, by whom, what was before and after,
 // and how it is undone; and no line anywhere has a phrase's mac.
-func TestExecuteLine(t *testing.T) {
+func TestCase_PX_10_OneLine(t *testing.T) {
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	harness.Converge(t, cp, ns)
@@ -161,8 +161,8 @@ type planArgs struct {
 	Replicas int `json:"replicas"`
 }
 
-// TestNoRecordNoAction: where the journal cannot be written nothing is sent.
-func TestNoRecordNoAction(t *testing.T) {
+// TestCase_PX_10: where the journal cannot be written nothing is sent.
+func TestCase_PX_10(t *testing.T) {
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	s := start(t, wide...)

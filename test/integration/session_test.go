@@ -61,9 +61,9 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestPipedSession writes a whole session into the program and closes its input: every
+// TestCase_MC_02 writes a whole session into the program and closes its input: every
 // request is answered, nothing but JSON comes, and it ends with 0.
-func TestPipedSession(t *testing.T) {
+func TestCase_MC_02(t *testing.T) {
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	p := harness.NewProxy(t, harness.Account(t, cp))
@@ -105,10 +105,10 @@ func TestPipedSession(t *testing.T) {
 	}
 }
 
-// TestSignalMidWrite ends the process while its write is on the way: the write finishes,
+// TestCase_MC_02_MidWrite ends the process while its write is on the way: the write finishes,
 // its outcome is on record and in the answer, no further step is sent, and nobody waits
 // for verification.
-func TestSignalMidWrite(t *testing.T) {
+func TestCase_MC_02_MidWrite(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		end  func(*harness.Server) error

@@ -62,9 +62,9 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestReadOnly: with --read-only the read tools are all that exists; a plan made by
+// TestCase_MC_14_ReadOnly: with --read-only the read tools are all that exists; a plan made by
 // another process on the same state folder can be read.
-func TestReadOnly(t *testing.T) {
+func TestCase_MC_14_ReadOnly(t *testing.T) {
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	writer := start(t, wide...)

@@ -29,7 +29,7 @@ var notHere = map[refusal.Code]string{
 	refusal.WindowClosed:     "this version has no change windows",
 	refusal.RecordMissing:    "a damaged journal: TestRecordDamaged in test/integration",
 	refusal.KeyUnknown:       "a key ring that lost a key while its journal still verifies: TestKeyUnknown in pkg/engine",
-	refusal.AuditUnavailable: "a journal that cannot be written: TestNoRecordNoAction in test/integration",
+	refusal.AuditUnavailable: "a journal that cannot be written: TestCase_PX_10 in test/integration",
 }
 
 // provoked is one refusal over the wire.

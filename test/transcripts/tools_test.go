@@ -60,7 +60,7 @@ func tools(t *testing.T, raw json.RawMessage) (out []listedTool) {
 	return out
 }
 
-func TestToolsList(t *testing.T) {
+func TestCase_MC_14(t *testing.T) {
 	account := harness.Account(t, cp)
 	s := serve(t, stdio.Modern, account, false)
 	raw := list(t, s)

@@ -1,10 +1,8 @@
 package integration
 
 import (
-	"bytes"
 	"encoding/json"
 	"net"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -67,40 +65,15 @@ func TestCase_MC_02(t *testing.T) {
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	p := harness.NewProxy(t, harness.Account(t, cp))
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := cp.Kubeconfig(kubeconfig, "kind-lab", p.Config()); err != nil {
-		t.Fatal(err)
-	}
-	session := strings.Join([]string{
-		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"printf","version":"1"}}}`,
-		`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+	answered := byID(t, pipe(t, p, initialize+initialized+strings.Join([]string{
 		`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`,
-		`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"plan_scale","arguments":{"namespace":"` + ns + `","deployment":"web","replicas":3}}}`,
+		planLine("3", ns, "web", "3"),
 		`not json`,
 		`{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"scale","arguments":{}}}`,
-	}, "\n") + "\n"
-	var out, errs bytes.Buffer
-	cmd := exec.Command(program(t), "serve", "--allow-write", "--kubeconfig", kubeconfig, "--state-dir", filepath.Join(t.TempDir(), "state"))
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(session), &out, &errs
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("%v: %s", err, errs.String())
-	}
-	answered := map[string]string{}
-	for line := range strings.Lines(out.String()) {
-		var m stdio.Message
-		if err := json.Unmarshal([]byte(line), &m); err != nil {
-			t.Errorf("a line that is no JSON: %s", line)
-		}
-		answered[string(m.ID)] = line
-	}
-	for _, id := range []string{"1", "2", "3", "4"} {
-		if answered[id] == "" {
-			t.Errorf("no answer to %s in %s", id, out.String())
-		}
-	}
+	}, "\n")+"\n"))
 	for id, want := range map[string]string{"1": `"protocolVersion":"2025-06-18"`, "2": `"plan_scale"`, "3": "CONFIRM: ", "4": "invalid_arguments"} {
-		if !strings.Contains(answered[id], want) {
-			t.Errorf("the answer to %s lacks %s: %s", id, want, answered[id])
+		if !strings.Contains(answered[id].Line, want) {
+			t.Errorf("the answer to %s lacks %s: %s", id, want, answered[id].Line)
 		}
 	}
 }

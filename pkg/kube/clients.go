@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 )
@@ -47,6 +48,12 @@ func New(cfg *rest.Config, version string, now func() time.Time, log *slog.Logge
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
 	base := strings.TrimSuffix(host.Path, "/")
+	// A token in a file is read anew at the first 401; client-go's own source would send the
+	// one that was replaced for up to a minute.
+	var token transport.WrapperFunc
+	if cfg.BearerTokenFile != "" {
+		token = transport.ResettableTokenSourceWrapTransport(transport.NewCachedFileTokenSource(cfg.BearerTokenFile))
+	}
 	build := func(mode Mode, timeout time.Duration) (kubernetes.Interface, error) {
 		c := rest.CopyConfig(cfg)
 		c.ContentType = "application/json"
@@ -55,6 +62,10 @@ func New(cfg *rest.Config, version string, now func() time.Time, log *slog.Logge
 		c.UserAgent = "kube-write-mcp/" + version
 		c.WarningHandlerWithContext = warnings{}
 		c.Wrap(Fence(mode, base))
+		if token != nil {
+			c.BearerToken, c.BearerTokenFile = "", ""
+			c.Wrap(token)
+		}
 		return kubernetes.NewForConfig(c)
 	}
 	read, err := build(ReadOnly, 0)

@@ -50,7 +50,7 @@ func TestJoin(t *testing.T) {
 	b := newWorkbench(t)
 	harness.Create(t, cp, b.ns, harness.Deployment("api").Replicas(2).Ready(2))
 	harness.Converge(t, cp, b.ns)
-	denyAbove(t, b.ns, 5)
+	denyAbove(t, b.ns, 5, quoting)
 	if _, err := cp.AuditEvents(t.Context()); err != nil {
 		t.Fatal(err)
 	}

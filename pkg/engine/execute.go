@@ -324,7 +324,7 @@ func differs(want, now plan.Step) (out []string) {
 func (x *execution) awaitOpen(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, x.cfg.VerifyWait)
 	defer cancel()
-	for {
+	for pause := pollJournal; ; pause = min(2*pause, pollJournalMost) {
 		var st journal.State
 		err := x.j.View(func(l *journal.Ledger) error {
 			st = l.Plan(x.p.ID)
@@ -343,13 +343,17 @@ func (x *execution) awaitOpen(ctx context.Context) error {
 			return errBusy
 		case <-x.stop.Done():
 			return errBusy
-		case <-time.After(pollJournal):
+		case <-time.After(pause):
 		}
 	}
 }
 
-// pollJournal is how often the journal is looked at for another process's outcome.
-const pollJournal = 50 * time.Millisecond
+// How often the journal is looked at for another process's outcome; each look takes the
+// lock of all processes.
+const (
+	pollJournal     = 50 * time.Millisecond
+	pollJournalMost = time.Second
+)
 
 // replay gives the first result again, unchanged, with the last verdict beside it. It
 // makes no API call.

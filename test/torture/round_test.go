@@ -252,7 +252,7 @@ func (r *round) ask(t *testing.T, n *nemesis, slots []*slot, at int, args harnes
 			return
 		}
 	}
-	t.Errorf("no result within three minutes")
+	t.Errorf("no result within three minutes: %s", r)
 }
 
 func into(got stdio.Tool) (a answer, ok bool) {

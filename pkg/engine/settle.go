@@ -150,13 +150,14 @@ func (e *Engine) evidence(ctx context.Context, p *plan.Plan, open journal.Intent
 	s := p.Steps[open.Step-1]
 	// What was sent was sent before now, and no clock on the wall says when that was.
 	pause, began := settleFirst, time.Now()
+	past := history{seen: open.Since}
 	for {
 		left := commitBound - time.Since(began) // when it is over the request can come no more
 		o, err := e.readFor(ctx, s)
 		if err == nil {
 			f := judge(s, p.ID, open, o, left <= 0)
-			if f.outcome == stepIndeterminate && s.Target.Resource == "nodes" && o != nil {
-				f = e.history(ctx, s, p.ID, open, o, f)
+			if s.Target.Resource == "nodes" && o != nil {
+				f = e.follow(ctx, &past, s, p.ID, open, o, f)
 			}
 			if f.outcome != "" {
 				return f, nil
@@ -176,23 +177,39 @@ func (e *Engine) evidence(ctx context.Context, p *plan.Plan, open journal.Intent
 	}
 }
 
-// history decides by every version of a node since the request, where the API server
-// still has them; nothing is decided while it does not answer.
-func (e *Engine) history(ctx context.Context, s plan.Step, id string, open journal.Intent, o plan.Object, otherwise finding) finding {
-	versions, err := e.k.Read.NodeHistory(ctx, s.Target, open.Since, o.Value("metadata.resourceVersion"))
-	switch {
-	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
-		return withoutHistory(s, open, o, otherwise)
-	case err != nil:
-		return finding{}
+// history is how far the versions of a node were followed. They are followed while the
+// search goes on, since the API server does not keep them for long.
+type history struct {
+	seen string // the version up to which all are known
+	gone bool   // some are not there any more
+}
+
+// follow decides about a node by every version since the request, where the present one
+// does not: nothing is decided while the API server does not answer.
+func (e *Engine) follow(ctx context.Context, h *history, s plan.Step, id string, open journal.Intent, o plan.Object, f finding) finding {
+	if now := o.Value("metadata.resourceVersion"); !h.gone && now != h.seen && f.outcome != stepApplied {
+		versions, err := e.k.Read.NodeHistory(ctx, s.Target, h.seen, now)
+		switch {
+		case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
+			h.gone = true
+		case err != nil:
+			return finding{}
+		}
+		for _, v := range versions {
+			if v.ManagedBy(kube.FieldManager+id, s.Subresource()) {
+				return finding{stepApplied, "it was seen, and was changed again since"}
+			}
+			if !s.Marks() && lostFields(s, v) == "" {
+				return finding{stepApplied, "inferred: it was seen as the plan wanted it, which leaves no mark"}
+			}
+		}
+		h.seen = now
 	}
-	for _, v := range versions {
-		if v.ManagedBy(kube.FieldManager+id, s.Subresource()) {
-			return finding{stepApplied, "it was seen, and was changed again since"}
-		}
-		if !s.Marks() && lostFields(s, v) == "" {
-			return finding{stepApplied, "inferred: it was seen as the plan wanted it, which leaves no mark"}
-		}
+	switch {
+	case f.outcome != stepIndeterminate:
+		return f
+	case h.gone:
+		return withoutHistory(s, open, o, f)
 	}
 	return finding{stepNotApplied, "no version since shows it"}
 }

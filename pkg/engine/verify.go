@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -137,8 +139,9 @@ func (e *Engine) converge(ctx context.Context, tell func(string), p *plan.Plan) 
 		case strings.HasPrefix(v.Reason, notObserved):
 			v.Verdict, v.Reason = plan.NotStarted, fmt.Sprintf("not observed by the controller within %s", e.cfg.VerifyTimeout)
 		default:
-			v.Verdict = plan.TimedOut
-			v.Reason += e.obstacles(rules)
+			var why string
+			v.Verdict, why = e.obstacles(rules)
+			v.Reason += why
 		}
 		return v
 	}
@@ -310,9 +313,10 @@ func reached(rules []rule, last plan.Verification) string {
 // obstaclesTimeout bounds the look at what a rollout waits for, after its time is up.
 const obstaclesTimeout = 3 * time.Second
 
-// obstacles says what the pods wait for that did not come in time. It says nothing of
-// what cannot be had: the verdict stands without it.
-func (e *Engine) obstacles(rules []rule) (said string) {
+// obstacles gives the verdict where the time is up, and says what the pods wait for that
+// did not come. It says nothing of what cannot be had.
+func (e *Engine) obstacles(rules []rule) (verdict plan.Verdict, said string) {
+	verdict = plan.TimedOut
 	ctx, cancel := context.WithTimeout(e.stop, obstaclesTimeout)
 	defer cancel()
 	for _, r := range rules {
@@ -323,32 +327,40 @@ func (e *Engine) obstacles(rules []rule) (said string) {
 		if err != nil {
 			continue
 		}
-		if why := notCreated(o); why != "" {
-			said += ", pods cannot be created: " + why
-		}
 		if pods, err := e.podsOf(ctx, r.of, o); err == nil {
-			said += waiting(r.of, o, pods)
+			v, why := waiting(r.of, o, pods)
+			verdict, said = cmp.Or(v, verdict), said+why
+		}
+		if v, why := notCreated(o); v != "" {
+			verdict, said = v, said+why
 		}
 	}
-	return said
+	return verdict, said
 }
 
-// notCreated is why a controller says that it cannot create pods.
-func notCreated(o plan.Object) string {
+var exceeded = regexp.MustCompile(`exceeded quota: ([a-z0-9][a-z0-9.-]{0,252})`)
+
+// notCreated is why a controller says that it cannot create pods, "" where it says
+// nothing. Its message is text of whoever refused them, and is not passed on.
+func notCreated(o plan.Object) (verdict plan.Verdict, said string) {
 	var w struct {
 		Status struct {
 			Conditions []appsv1.DeploymentCondition `json:"conditions"`
 		} `json:"status"`
 	}
 	if runtime.DefaultUnstructuredConverter.FromUnstructured(o, &w) != nil {
-		return ""
+		return "", ""
 	}
 	for _, c := range w.Status.Conditions {
-		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
-			return plan.Untrusted(c.Reason + ", " + c.Message)
+		if c.Type != appsv1.DeploymentReplicaFailure || c.Status != corev1.ConditionTrue {
+			continue
 		}
+		if m := exceeded.FindStringSubmatch(c.Message); m != nil {
+			return plan.QuotaExceeded, ", pods cannot be created: quota " + m[1] + " is exceeded"
+		}
+		return plan.Blocked, ", pods cannot be created: the API server refuses them; the condition ReplicaFailure says why"
 	}
-	return ""
+	return "", ""
 }
 
 // podsOf are the live pods of a workload that have not ended.
@@ -379,7 +391,7 @@ func (e *Engine) podsOf(ctx context.Context, t plan.Target, o plan.Object) (pods
 
 // waiting says which pods fit on no node, and which one a StatefulSet cannot get past: it
 // replaces none of an old revision that never became ready, and makes no other before.
-func waiting(t plan.Target, o plan.Object, pods []corev1.Pod) (said string) {
+func waiting(t plan.Target, o plan.Object, pods []corev1.Pod) (verdict plan.Verdict, said string) {
 	pending, inOrder := 0, t.Resource == "statefulsets" && o.Value("spec.podManagementPolicy") != string(appsv1.ParallelPodManagement)
 	for _, p := range pods {
 		for _, c := range p.Status.Conditions {
@@ -393,9 +405,9 @@ func waiting(t plan.Target, o plan.Object, pods []corev1.Pod) (said string) {
 		}
 	}
 	if pending > 0 {
-		said = fmt.Sprintf(", %d Pending (Unschedulable)", pending) + said
+		verdict, said = plan.Unschedulable, fmt.Sprintf(", %d Pending (Unschedulable)", pending)+said
 	}
-	return said
+	return verdict, said
 }
 
 // holds wants every changed field as it was written.

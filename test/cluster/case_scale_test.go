@@ -260,9 +260,9 @@ func TestCase_SC_08_Verdict(t *testing.T) {
 		return err == nil && q.Status.Used.Pods().Value() == 3, err
 	})
 	got := harness.Into[execution](t, s.Do("scale", of(ns, "deployment", "web").With("replicas", 5)))
-	for _, want := range []string{"3 of 5 available", "pods cannot be created: FailedCreate", "exceeded quota: team"} {
-		if got.Current == nil || got.Current.Verdict != plan.TimedOut || !strings.Contains(got.Current.Reason, want) {
-			t.Errorf("verification %+v, want timed_out and %q", got.Current, want)
+	for _, want := range []string{"3 of 5 available", "pods cannot be created: quota team is exceeded"} {
+		if got.Current == nil || got.Current.Verdict != plan.QuotaExceeded || !strings.Contains(got.Current.Reason, want) {
+			t.Errorf("verification %+v, want quota_exceeded and %q", got.Current, want)
 		}
 	}
 }
@@ -363,7 +363,7 @@ func TestCase_SC_18(t *testing.T) {
 		t.Fatalf("conditions %+v (%v), want those of a rollout that is over", d.Status.Conditions, err)
 	}
 	got := harness.Into[execution](t, s.Do("scale", of(ns, "deployment", "web").With("replicas", 2)))
-	if got.Current == nil || got.Current.Verdict != plan.TimedOut || got.Current.Reason != "0 of 2 available, 2 updated, 2 in all, 2 Pending (Unschedulable)" {
+	if got.Current == nil || got.Current.Verdict != plan.Unschedulable || got.Current.Reason != "0 of 2 available, 2 updated, 2 in all, 2 Pending (Unschedulable)" {
 		t.Errorf("verification %+v", got.Current)
 	}
 }

@@ -322,8 +322,8 @@ func TestVerdicts(t *testing.T) {
 		deployment(t, ns, "nowhere", 0, func(d *appsv1.Deployment) { onNodes("no-such-node")(&d.Spec.Template) })
 		s := start(t, append(wide, "--verify-timeout", "2s")...)
 		got := harness.Into[execution](t, s.Do("scale", of(ns, "deployment", "nowhere").With("replicas", 2)))
-		if got.Current.Verdict != plan.TimedOut || !strings.Contains(got.Current.Reason, "0 of 2 available") {
-			t.Errorf("verification %+v, want timed_out with 0 of 2", got.Current)
+		if got.Current.Verdict != plan.Unschedulable || !strings.Contains(got.Current.Reason, "0 of 2 available") {
+			t.Errorf("verification %+v, want unschedulable with 0 of 2", got.Current)
 		}
 	})
 	t.Run("RO-06 OnDelete ends at once", func(t *testing.T) {

@@ -267,7 +267,8 @@ func (w *waits) Observe(_ context.Context, _ string, u url.URL, _ time.Duration)
 	w.of[u.Host]++
 }
 
-func init() { metrics.Register(metrics.RegisterOpts{RateLimiterLatency: limiterWaits}) }
+// Not by metrics.Register, which takes the first that comes: that is controller-runtime.
+func init() { metrics.RateLimiterLatency = limiterWaits }
 
 // TestCase_CL_07: 110 dry runs of evictions go out, and no limit of the client's own is ever
 // asked whether they may.

@@ -227,7 +227,6 @@ func TestCase_PX_08(t *testing.T) {
 				<-arrived
 				s.Kill()
 				release()
-				patchAs(t, "deployments", ns, "web", `{"metadata":{"labels":{"a":"b"}}}`) // so that it can come no more, and nobody waits for it
 			}
 			next := harness.Start(t, cp, harness.Options{State: state, Args: quick})
 			for range 2 {

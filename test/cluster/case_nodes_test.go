@@ -134,7 +134,6 @@ func twoNodes(t *testing.T) {
 		}}
 	})
 	budget(t, ns, "web", 1, 1)
-	uncordonNow(t, free)
 	on := map[string]int{}
 	for _, p := range pods(t, ns, "web") {
 		on[p.Spec.NodeName]++
@@ -148,6 +147,12 @@ func twoNodes(t *testing.T) {
 	for _, n := range []string{one, two} {
 		plans[n] = s.Plan("drain", harness.Args{"node": n, "timeout_seconds": 60})
 	}
+	go func() { // until then no replacement gets ready
+		lab.Eventually(t, "an eviction that the budget refuses", func() (bool, error) {
+			return slices.ContainsFunc(s.Proxy.Writes(), func(r harness.Request) bool { return r.Status == 429 }), nil
+		})
+		uncordonNow(t, free)
+	}()
 	answers := make(chan execution)
 	for _, args := range plans {
 		go func() {

@@ -400,12 +400,12 @@ func waiting(t plan.Target, o plan.Object, pods []corev1.Pod) (verdict plan.Verd
 			}
 		}
 		if inOrder && !kube.PodFacts(&p).Ready && p.Labels[appsv1.ControllerRevisionHashLabelKey] != o.Value("status.updateRevision") {
-			said += fmt.Sprintf(", stuck on %s at the old revision: plan_delete_pod %s lets it go on", p.Name, p.Name)
+			verdict, said = plan.Blocked, fmt.Sprintf(", stuck on %s at the old revision: plan_delete_pod %s lets it go on", p.Name, p.Name)
 			inOrder = false
 		}
 	}
 	if pending > 0 {
-		verdict, said = plan.Unschedulable, fmt.Sprintf(", %d Pending (Unschedulable)", pending)+said
+		verdict, said = cmp.Or(verdict, plan.Unschedulable), fmt.Sprintf(", %d Pending (Unschedulable)", pending)+said
 	}
 	return verdict, said
 }

@@ -122,8 +122,15 @@ func TestWaiting(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			verdict, got := waiting(plan.Target{Resource: tc.resource}, tc.now, tc.pods)
-			if got != tc.want || (verdict == plan.Unschedulable) != strings.Contains(tc.want, "Unschedulable") {
-				t.Errorf("%s%q, want %q", verdict, got, tc.want)
+			var wantVerdict plan.Verdict
+			switch {
+			case strings.Contains(tc.want, "stuck on"):
+				wantVerdict = plan.Blocked
+			case tc.want != "":
+				wantVerdict = plan.Unschedulable
+			}
+			if got != tc.want || verdict != wantVerdict {
+				t.Errorf("%s%q, want %s%q", verdict, got, wantVerdict, tc.want)
 			}
 		})
 	}

@@ -380,8 +380,8 @@ func TestCase_RO_16(t *testing.T) {
 		}
 	}
 	got := harness.Into[execution](t, s.Do("rollout_undo", of(ns, "statefulset", "x")))
-	if got.Current == nil || got.Current.Verdict != plan.TimedOut || !strings.Contains(got.Current.Reason, "stuck on x-2 at the old revision: plan_delete_pod x-2 lets it go on") {
-		t.Errorf("verification %+v, want timed_out and stuck on x-2", got.Current)
+	if got.Current == nil || got.Current.Verdict != plan.Blocked || !strings.Contains(got.Current.Reason, "stuck on x-2 at the old revision: plan_delete_pod x-2 lets it go on") {
+		t.Errorf("verification %+v, want blocked and stuck on x-2", got.Current)
 	}
 	s.Do("delete_pod", of(ns, "pod", "x-2"))
 	lab.Eventually(t, "all three ready", func() (bool, error) {

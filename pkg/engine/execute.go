@@ -235,7 +235,16 @@ func (x *execution) again(ctx context.Context, limits gate.Limits) (*passed, dri
 	if d.stale != nil {
 		return nil, d, refusal.New(refusal.Stale, "plan again", "%s", strings.Join(d.stale, "; "))
 	}
-	if r := limits.Cap(got.steps()); r != nil && x.p.Undoes == "" {
+	if x.p.Undoes != "" {
+		old, err := x.undoable(x.p.Undoes)
+		if err == nil {
+			err = got.takesBack(old)
+		}
+		if err != nil {
+			return nil, d, err
+		}
+	}
+	if r := limits.Cap(got.steps()); r != nil && !got.exempt(x.p) {
 		return nil, d, r
 	}
 	if err := x.planGates(got, x.p); err != nil {

@@ -91,7 +91,11 @@ func (e *Engine) plan(ctx context.Context, c Call, d action.Decoded, undoes *pla
 	if p.Empty() {
 		p.Steps, p.Sentence, p.Undo, p.Kubectl = nil, "", plan.Undo{}, nil
 	} else if err := e.planGates(got, p); err != nil {
-		return nil, p, err
+		r := err.(*refusal.Refusal)
+		if got.moved {
+			r.Message += fmt.Sprintf("; the undo is not exempt, since what plan %s wrote was changed again", p.Undoes)
+		}
+		return nil, p, r
 	} else if answer.Phrase, err = e.sign(p); err != nil {
 		return nil, p, err
 	}
@@ -118,11 +122,12 @@ func (e *Engine) sign(p *plan.Plan) (string, error) {
 }
 
 // planGates decides about what a pass came to. Every owner is held to the limits of its
-// own namespace: a drain reaches into many. What goes back to a recorded state is exempt
-// from blast limit and cap.
+// own namespace: a drain reaches into many. What goes back to a recorded state, from the
+// one that was written then, is exempt from blast limit and cap: else a scale of long ago
+// would be leave to take down what others built since.
 func (e *Engine) planGates(got *passed, p *plan.Plan) error {
 	reasons := got.effect.NeedsPerson
-	if p.Undoes != "" {
+	if got.exempt(p) {
 		if r := e.needsPerson(got.steps(), reasons); r != nil {
 			return r
 		}
@@ -165,7 +170,11 @@ type passed struct {
 	labels    map[string]string      // of the namespace
 	warnings  []string
 	untrusted string
+	moved     bool // of an undo: not all is as the plan that it takes back wrote it
 }
+
+// exempt reports whether a pass of a plan goes back to the state on record before another.
+func (g *passed) exempt(p *plan.Plan) bool { return p.Undoes != "" && !g.moved }
 
 func (g *passed) steps() []plan.Step {
 	steps := make([]plan.Step, len(g.Proposals))

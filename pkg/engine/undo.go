@@ -2,7 +2,9 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -13,8 +15,8 @@ import (
 )
 
 // PlanUndo plans the inverse of an executed plan, from what was on record before it. It
-// goes back to a state that was, so blast limit and cap do not hold it; scope, rate and
-// phrase do. The error is as that of Plan.
+// goes back to a state that was, so blast limit and cap do not hold it, as long as what
+// that plan wrote still stands; scope, rate and phrase do. The error is as that of Plan.
 func (e *Engine) PlanUndo(ctx context.Context, c Call, schema *jsonschema.Schema) (*Planned, error) {
 	return e.planning(c, func(c Call) (*Planned, *plan.Plan, error) {
 		args, _, err := action.Decode[planArgs](schema, c.Raw)
@@ -37,7 +39,8 @@ func (e *Engine) PlanUndo(ctx context.Context, c Call, schema *jsonschema.Schema
 	})
 }
 
-// undoable gives an executed plan of this caller that has an undo.
+// undoable gives an executed plan of this caller that has an undo, with the Steps that
+// were sent.
 func (e *Engine) undoable(id string) (*plan.Plan, error) {
 	p, err := e.own(id)
 	if err != nil {
@@ -52,6 +55,11 @@ func (e *Engine) undoable(id string) (*plan.Plan, error) {
 	case p.Undo.Tool == "":
 		return nil, refusal.New(refusal.PreconditionFailed, "tell a person: "+p.Undo.Note, "there is no call that takes plan %s back", id)
 	}
+	var res plan.Result
+	if err := json.Unmarshal(x.Result, &res); err != nil {
+		return nil, err
+	}
+	p.Steps = slices.DeleteFunc(p.Steps, func(s plan.Step) bool { return slices.Contains(res.Skipped, s.Key()) })
 	return p, nil
 }
 
@@ -76,22 +84,28 @@ func (e *Engine) actionOf(name string) (*action.Action, error) {
 	return nil, fmt.Errorf("there is no action %q", name)
 }
 
-// takesBack makes sure that a pass is about the object of the plan that it takes back, and
-// warns of what somebody changed since.
+// takesBack makes sure that a pass is about an object that the plan which it takes back has
+// changed, and warns of what somebody changed since.
 func (g *passed) takesBack(old *plan.Plan) error {
 	if g.cluster != old.Cluster {
 		return refusal.New(refusal.PreconditionFailed, "undo it where it was done", "plan %s was executed on another cluster (%s, this is %s)", old.ID, old.Cluster, g.cluster)
 	}
+	changed := false
 	for _, s := range old.Steps {
 		if s.Optional || s.Target.Resource != g.Target.Resource || s.Target.Name != g.Target.Name {
 			continue
 		}
+		changed = true
 		if s.Target.UID != g.Target.UID {
 			return refusal.New(refusal.PreconditionFailed, "plan what is needed now", "%s is another object now than plan %s changed", g.Target, old.ID)
 		}
 		if moved := lostFields(s, g.Object); moved != "" {
+			g.moved = true
 			g.warnings = append(g.warnings, "changed again since: "+moved)
 		}
+	}
+	if !changed {
+		return refusal.New(refusal.PreconditionFailed, "look at the object, and plan what is needed", "plan %s did not change %s: it was so before", old.ID, g.Target)
 	}
 	return nil
 }

@@ -77,8 +77,11 @@ func TestUndo(t *testing.T) {
 	})
 	t.Run("changed since", func(t *testing.T) {
 		setReplicas(t, ns, "web", 3)
-		moved := s.Must("plan_undo", args)
-		if !strings.Contains(moved.Text, "changed again since: spec.replicas is 3 now, not 6") {
+		if no := s.Must("plan_undo", args); harness.Code(no) != "cap_exceeded" || !strings.Contains(no.Text, "not exempt") { // to 8, which was right from 6 alone
+			t.Errorf("%s", no.Text)
+		}
+		moved := s.Must("plan_undo", harness.Args{"plan": back.Plan}) // to 6
+		if moved.Field("confirm") == "" || !strings.Contains(moved.Text, "changed again since: spec.replicas is 3 now, not 8") {
 			t.Errorf("%s", moved.Text)
 		}
 	})
@@ -101,12 +104,17 @@ func TestUndoOverTheLimit(t *testing.T) {
 	harness.Converge(t, cp, ns)
 	s := start(t, "--writes-per-minute", "100", "--verify-timeout", "1s")
 	up := harness.Into[execution](t, s.Do("scale", of(ns, "deployment", "web").With("replicas", 9)))
-	patchAs(t, "deployments", ns, "web", `{"status":{"observedGeneration":1000,"replicas":9,"updatedReplicas":9,"readyReplicas":9,"availableReplicas":9}}`, "status")
+	patchAs(t, "deployments", ns, "web", `{"status":{"observedGeneration":1000,"replicas":9,"updatedReplicas":9,"readyReplicas":9,"availableReplicas":9,"conditions":[{"type":"Progressing","status":"True","reason":"NewReplicaSetAvailable"}]}}`, "status")
 	if no := s.Must("plan_scale", of(ns, "deployment", "web").With("replicas", 2)); harness.Code(no) != "blast_limit" {
 		t.Errorf("a plan of its own: %s", no.Text)
 	}
 	if back := s.Must("plan_undo", harness.Args{"plan": up.Plan}); back.Field("confirm") == "" {
 		t.Errorf("the undo: %s", back.Text)
+	}
+	setReplicas(t, ns, "web", 40) // somebody else's
+	patchAs(t, "deployments", ns, "web", `{"status":{"observedGeneration":1000,"replicas":40,"updatedReplicas":40,"readyReplicas":40,"availableReplicas":40,"conditions":[{"type":"Progressing","status":"True","reason":"NewReplicaSetAvailable"}]}}`, "status")
+	if no := s.Must("plan_undo", harness.Args{"plan": up.Plan}); harness.Code(no) != "blast_limit" || !strings.Contains(no.Text, "not exempt") {
+		t.Errorf("the undo, from 40 that others made of it: %s", no.Text)
 	}
 	deleted := harness.Into[execution](t, s.Do("delete_pod", of(ns, "pod", harness.PodName("api", 0))))
 	if no := s.Must("plan_undo", harness.Args{"plan": deleted.Plan}); harness.Code(no) != "precondition_failed" || !strings.Contains(no.Text, "no call that takes plan") {

@@ -1,0 +1,51 @@
+package engine
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/action"
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
+)
+
+// TestTakesBack: only what a plan changed is taken back, and only from the state that it
+// wrote without the limits.
+func TestTakesBack(t *testing.T) {
+	node := plan.Target{Resource: "nodes", Name: "n1", UID: "u"}
+	cordon := plan.Step{Verb: plan.Patch, Target: node, Changes: []plan.Change{{Field: "spec.unschedulable", Old: "false", New: "true"}}}
+	evict := plan.Step{Verb: plan.Evict, Target: plan.Target{Resource: "pods", Namespace: "default", Name: "n1", UID: "p"}}
+	recreated := node
+	recreated.UID = "v"
+	for name, tc := range map[string]struct {
+		steps         []plan.Step
+		target        plan.Target
+		cluster       string
+		unschedulable any
+		wantRefused   string // "" passes
+		wantExempt    bool
+	}{
+		"as it was written":           {[]plan.Step{cordon, evict}, node, "c", true, "", true},
+		"changed again since":         {[]plan.Step{cordon, evict}, node, "c", nil, "", false},
+		"it was so before":            {[]plan.Step{evict}, node, "c", true, "plan mf3q7x2ad5 did not change node n1", false},
+		"another object of that name": {[]plan.Step{cordon}, recreated, "c", true, "is another object now", false},
+		"on another cluster":          {[]plan.Step{cordon}, node, "d", true, "was executed on another cluster", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := &passed{cluster: tc.cluster, Outcome: action.Outcome{Target: tc.target, Object: plan.Object{"spec": map[string]any{"unschedulable": tc.unschedulable}}}}
+			err := g.takesBack(&plan.Plan{ID: "mf3q7x2ad5", Cluster: "c", Steps: tc.steps})
+			switch {
+			case tc.wantRefused != "":
+				if !refusal.Is(err, refusal.PreconditionFailed) || !strings.Contains(err.Error(), tc.wantRefused) {
+					t.Errorf("%v, want a refusal with %q", err, tc.wantRefused)
+				}
+			case err != nil:
+				t.Error(err)
+			case g.exempt(&plan.Plan{Undoes: "mf3q7x2ad5"}) != tc.wantExempt:
+				t.Errorf("exempt %t, want %t", !tc.wantExempt, tc.wantExempt)
+			case g.exempt(&plan.Plan{}):
+				t.Error("a plan that takes nothing back is exempt")
+			}
+		})
+	}
+}

@@ -9,8 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/client-go/rest"
+
 	"github.com/kubewrite/kube-write-mcp/pkg/gate"
 	"github.com/kubewrite/kube-write-mcp/pkg/journal"
+	"github.com/kubewrite/kube-write-mcp/pkg/kube"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
 )
@@ -116,5 +119,60 @@ func TestKeyUnknown(t *testing.T) {
 	e.cfg.Principal.Name = "alice"
 	if got, err := e.confirmed(phrase); err != nil || got.ID != p.ID {
 		t.Errorf("with its own key ring: %v", err)
+	}
+}
+
+// TestSettledMeanwhile: where another process took this one for dead and wrote a result,
+// that one holds: nothing more is sent, what was sent is still recorded, and the journal
+// verifies.
+func TestSettledMeanwhile(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	keys, err := journal.LoadKeys(filepath.Join(state, "keys.json"), time.Now, rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, err := journal.Open(journal.Options{Dir: state, Keys: keys, Inst: "aaaa"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := kube.New(&rest.Config{Host: "localhost:1"}, "test", time.Now, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := New(Config{Principal: journal.Principal{Kind: "os", Name: "alice"}, Inst: "aaaa"}, k, j, keys, time.Now, rand.Reader)
+	web := plan.Step{Verb: plan.Evict, Target: plan.Target{Resource: "pods", Namespace: "default", Name: "web", UID: "u"}}
+	p := &plan.Plan{ID: "mf3q7x2ad5", Action: "drain", Args: json.RawMessage("{}"), Principal: "os:alice", Steps: []plan.Step{web}, Expires: time.Now().Add(time.Minute)}
+	if err := e.append(&journal.Line{Event: journal.EventPlan, Plan: p.ID, Record: p}); err != nil {
+		t.Fatal(err)
+	}
+	x := &execution{Engine: e, call: e.begin(Call{Tool: "drain"}), p: p, claim: "bbbbbbbbbb", results: map[int]*plan.StepResult{}, flight: &flight{}}
+	x.cfg.Policy.WritesPerMinute = 1
+	w := &work{n: 1, step: web, attempt: 1}
+	if err := x.intend(w, "kube-write-mcp-mf3q7x2ad5-s1-x1"); err != nil {
+		t.Fatal(err)
+	}
+	x.outcome(w, plan.StepResult{Outcome: stepApplied, AuditID: "kube-write-mcp-mf3q7x2ad5-s1-x1"})
+	settled := resultLine(e.line(x.call, journal.EventReconciled), p, &plan.Result{Outcome: plan.Failed})
+	settled.Claim = x.claim
+	if err := e.append(settled); err != nil {
+		t.Fatal(err)
+	}
+
+	w.attempt = 2
+	if err := x.intend(w, "kube-write-mcp-mf3q7x2ad5-s1-x2"); !errors.Is(err, errDone) {
+		t.Errorf("one more attempt: %v, want none", err)
+	}
+	if err := x.finish(resultLine(e.line(x.call, journal.EventExecute), p, &plan.Result{Outcome: plan.Executed})); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := e.recorded(p); err != nil || got.Outcome != plan.Failed {
+		t.Errorf("the result is %+v (%v), want the first one", got, err)
+	}
+	report, err := journal.Verify(filepath.Join(state, "audit.jsonl"), keys, journal.VerifyOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Events[journal.EventStep] != 1 {
+		t.Errorf("events %v: the outcome of what was sent is lost", report.Events)
 	}
 }

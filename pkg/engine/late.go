@@ -31,7 +31,7 @@ func (l *lates) keep(e *Engine, p *plan.Plan, lines []*journal.Line) {
 			case <-e.stop.Done():
 				return
 			}
-			if err := e.append(lines...); err == nil {
+			if err := e.end(p, lines); err == nil {
 				l.set(p.ID, false)
 				return
 			}

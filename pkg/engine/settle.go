@@ -128,13 +128,14 @@ func (e *Engine) settle(ctx context.Context, p *plan.Plan) error {
 	nobody := Call{Tool: p.Action, record: &record{}} // no client asked for this
 	l := resultLine(e.line(nobody, journal.EventReconciled), p, res)
 	l.Claim, l.Reason = st.Claim, st.LastIntent.Reason
+	first := false
 	err = e.j.Append(func(led *journal.Ledger) ([]*journal.Line, error) {
-		if led.Plan(p.ID).Done {
-			return nil, nil // another process was first
+		if first = !led.Plan(p.ID).Done; !first {
+			return nil, nil // its own process, or another one, was first
 		}
 		return []*journal.Line{l}, nil
 	})
-	if err == nil && res.Outcome == plan.Executed {
+	if err == nil && first && res.Outcome == plan.Executed {
 		e.verify(ctx, nobody, p)
 	}
 	return err

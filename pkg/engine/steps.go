@@ -224,6 +224,8 @@ func (x *execution) intend(w *work, auditID string) error {
 			if err := x.open(led, x.p, x.now()); err != nil {
 				return nil, err
 			}
+		} else if led.Plan(x.p.ID).Done {
+			return nil, errDone // settled by a process that took this one for dead: nothing more is sent
 		}
 		return append(slices.Clone(x.pending), l), nil
 	})
@@ -383,11 +385,22 @@ func resultLine(l *journal.Line, p *plan.Plan, res *plan.Result) *journal.Line {
 // journal does not take them they are kept, and written late.
 func (x *execution) finish(l *journal.Line) error {
 	lines := append(x.pending, l)
-	if err := x.append(lines...); err != nil {
+	if err := x.end(x.p, lines); err != nil {
 		x.late.keep(x.Engine, x.p, lines)
 		return unrecorded(err)
 	}
 	return nil
+}
+
+// end appends the lines that end an execution, the last of them only where its plan has no
+// result by then: the first one holds.
+func (e *Engine) end(p *plan.Plan, lines []*journal.Line) error {
+	return e.j.Append(func(l *journal.Ledger) ([]*journal.Line, error) {
+		if l.Plan(p.ID).Done {
+			return lines[:len(lines)-1], nil
+		}
+		return lines, nil
+	})
 }
 
 // observe reads the target after the write; what cannot be read is said.

@@ -157,7 +157,7 @@ func (e *Engine) evidence(ctx context.Context, p *plan.Plan, open journal.Intent
 		o, err := e.readFor(ctx, s)
 		if err == nil {
 			f := judge(s, p.ID, open, o, left <= 0)
-			if s.Target.Resource == "nodes" && o != nil {
+			if s.Target.Resource == "nodes" && o != nil && o.Value("metadata.uid") == s.Target.UID {
 				f = e.follow(ctx, &past, s, p.ID, open, o, f)
 			}
 			if f.outcome != "" {

@@ -1,13 +1,19 @@
 package engine
 
 import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/rest"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/journal"
+	"github.com/kubewrite/kube-write-mcp/pkg/kube"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 )
 
@@ -177,5 +183,31 @@ func TestWithoutHistory(t *testing.T) {
 		if got.outcome != tc.want {
 			t.Errorf("%s: %s, want %s", name, got, tc.want)
 		}
+	}
+}
+
+// TestNodeOfTheSameName: what a new node of the same name is like says nothing of a write
+// to the one before it.
+func TestNodeOfTheSameName(t *testing.T) {
+	const node = `{"kind":"Node","apiVersion":"v1","metadata":{"name":"n","uid":"new","resourceVersion":"9"},"spec":{}}`
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Query().Has("watch") {
+			fmt.Fprintf(w, `{"type":"ADDED","object":%s}`, node)
+			return
+		}
+		fmt.Fprint(w, node)
+	}))
+	defer api.Close()
+	k, err := kube.New(&rest.Config{Host: api.URL}, "test", time.Now, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &Engine{k: k, cfg: Config{Log: slog.New(slog.DiscardHandler)}}
+	uncordon := plan.Step{Verb: plan.Patch, Target: plan.Target{Resource: "nodes", Name: "n", UID: "old"}, Patch: []plan.Op{{Op: "remove", Path: "/spec/unschedulable"}},
+		Changes: []plan.Change{{Field: "spec.unschedulable", Old: "true", New: "false"}}}
+	got, err := e.evidence(t.Context(), &plan.Plan{ID: "mf3q7x2ad5", Steps: []plan.Step{uncordon}}, journal.Intent{Step: 1, RV: "5", Since: "5"})
+	if err != nil || got.outcome != stepIndeterminate {
+		t.Errorf("%s (%v), want %s", got, err, stepIndeterminate)
 	}
 }

@@ -46,6 +46,7 @@ type Engine struct {
 	j       *journal.Journal
 	keys    *journal.Keyring
 	now     func() time.Time
+	wall    func() time.Time // what the journal's lines are stamped with: its windows are measured by it
 	random  io.Reader
 	dryRuns atomic.Int64
 	calls   atomic.Int64
@@ -61,7 +62,7 @@ type Engine struct {
 
 // New makes an Engine; it sends nothing.
 func New(cfg Config, k *kube.Clients, j *journal.Journal, keys *journal.Keyring, now func() time.Time, random io.Reader) *Engine {
-	e := &Engine{cfg: cfg, k: k, j: j, keys: keys, now: (&clock{wall: now}).now, random: random}
+	e := &Engine{cfg: cfg, k: k, j: j, keys: keys, now: (&clock{wall: now}).now, wall: now, random: random}
 	e.stop, e.stopped = context.WithCancel(context.Background())
 	return e
 }
@@ -235,7 +236,7 @@ func (e *Engine) withinPlanRate(l *journal.Ledger) error {
 // planRate refuses the plan that is one too many. Calls that were refused before the
 // cluster was known by its UID stand under its address.
 func (e *Engine) planRate(l *journal.Ledger) *refusal.Refusal {
-	now := e.now()
+	now := e.wall()
 	since := now.Add(-time.Minute)
 	past := l.Plans(e.k.Read.Server(), since)
 	if known := e.k.Read.Known(); known != e.k.Read.Server() {

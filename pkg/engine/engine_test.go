@@ -122,30 +122,42 @@ func TestKeyUnknown(t *testing.T) {
 	}
 }
 
+// engineOnDisk is an Engine with a journal, and with a cluster that does not answer.
+type engineOnDisk struct {
+	*Engine
+	audit string
+}
+
+func onDisk(t *testing.T, now func() time.Time) engineOnDisk {
+	t.Helper()
+	state := filepath.Join(t.TempDir(), "state")
+	keys, err := journal.LoadKeys(filepath.Join(state, "keys.json"), now, rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, err := journal.Open(journal.Options{Dir: state, Keys: keys, Now: now, Inst: "aaaa"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := kube.New(&rest.Config{Host: "localhost:1"}, "test", now, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{Principal: journal.Principal{Kind: "os", Name: "alice"}, Inst: "aaaa", VerifyTimeout: time.Minute}
+	return engineOnDisk{New(cfg, k, j, keys, now, rand.Reader), filepath.Join(state, "audit.jsonl")}
+}
+
 // TestSettledMeanwhile: where another process took this one for dead and wrote a result,
 // that one holds: nothing more is sent, what was sent is still recorded, and the journal
 // verifies.
 func TestSettledMeanwhile(t *testing.T) {
-	state := filepath.Join(t.TempDir(), "state")
-	keys, err := journal.LoadKeys(filepath.Join(state, "keys.json"), time.Now, rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	j, err := journal.Open(journal.Options{Dir: state, Keys: keys, Inst: "aaaa"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	k, err := kube.New(&rest.Config{Host: "localhost:1"}, "test", time.Now, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := New(Config{Principal: journal.Principal{Kind: "os", Name: "alice"}, Inst: "aaaa"}, k, j, keys, time.Now, rand.Reader)
+	e := onDisk(t, time.Now)
 	web := plan.Step{Verb: plan.Evict, Target: plan.Target{Resource: "pods", Namespace: "default", Name: "web", UID: "u"}}
 	p := &plan.Plan{ID: "mf3q7x2ad5", Action: "drain", Args: json.RawMessage("{}"), Principal: "os:alice", Steps: []plan.Step{web}, Expires: time.Now().Add(time.Minute)}
 	if err := e.append(&journal.Line{Event: journal.EventPlan, Plan: p.ID, Record: p}); err != nil {
 		t.Fatal(err)
 	}
-	x := &execution{Engine: e, call: e.begin(Call{Tool: "drain"}), p: p, claim: "bbbbbbbbbb", results: map[int]*plan.StepResult{}, flight: &flight{}}
+	x := &execution{Engine: e.Engine, call: e.begin(Call{Tool: "drain"}), p: p, claim: "bbbbbbbbbb", results: map[int]*plan.StepResult{}, flight: &flight{}}
 	x.cfg.Policy.WritesPerMinute = 1
 	w := &work{n: 1, step: web, attempt: 1}
 	if err := x.intend(w, "kube-write-mcp-mf3q7x2ad5-s1-x1"); err != nil {
@@ -168,11 +180,52 @@ func TestSettledMeanwhile(t *testing.T) {
 	if got, err := e.recorded(p); err != nil || got.Outcome != plan.Failed {
 		t.Errorf("the result is %+v (%v), want the first one", got, err)
 	}
-	report, err := journal.Verify(filepath.Join(state, "audit.jsonl"), keys, journal.VerifyOptions{})
+	report, err := journal.Verify(e.audit, e.keys, journal.VerifyOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if report.Events[journal.EventStep] != 1 {
 		t.Errorf("events %v: the outcome of what was sent is lost", report.Events)
+	}
+}
+
+// TestWindows: a clock that was ahead for a moment does not empty the windows of the rates.
+func TestWindows(t *testing.T) {
+	var ahead time.Duration
+	e := onDisk(t, func() time.Time { return time.Now().Add(ahead) })
+	e.cfg.Policy.PlansPerMinute = 1
+	if err := e.append(&journal.Line{Event: journal.EventPlan, Plan: "mf3q7x2ad5", Cluster: e.k.Read.Server(), Record: &plan.Plan{}}); err != nil {
+		t.Fatal(err)
+	}
+	ahead = time.Hour
+	e.now()
+	ahead = 0
+	if err := e.j.View(e.withinPlanRate); !refusal.Is(err, refusal.RateLimited) {
+		t.Errorf("%v, want %s", err, refusal.RateLimited)
+	}
+}
+
+// TestNoVerdict: a result whose verdict nobody brings any more is not said to be verified
+// for ever.
+func TestNoVerdict(t *testing.T) {
+	e := onDisk(t, time.Now)
+	for name, tc := range map[string]struct {
+		id   string
+		ago  time.Duration
+		want plan.Verdict
+	}{
+		"a moment ago": {"aaaaaaaaaa", time.Second, plan.Verifying},
+		"long ago":     {"bbbbbbbbbb", 2 * time.Minute, plan.TimedOut},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &plan.Plan{ID: tc.id, Steps: []plan.Step{{Verb: plan.Evict}}}
+			res := &plan.Result{Outcome: plan.Executed, Time: time.Now().Add(-tc.ago)}
+			if err := e.append(&journal.Line{Event: journal.EventPlan, Plan: p.ID, Record: p}, &journal.Line{Event: journal.EventExecute, Plan: p.ID, Result: res}); err != nil {
+				t.Fatal(err)
+			}
+			if x, err := e.recorded(p); err != nil || x.Current == nil || x.Current.Verdict != tc.want {
+				t.Errorf("%+v (%v), want %s", x, err, tc.want)
+			}
+		})
 	}
 }

@@ -157,7 +157,8 @@ func (e *Engine) open(l *journal.Ledger, p *plan.Plan, now time.Time) error {
 	case !now.Before(p.Expires):
 		return refusal.New(refusal.Expired, "plan again", "the plan expired at %s", p.Expires.UTC().Format(time.RFC3339))
 	}
-	if r := gate.Rate("write", l.Writes(p.Cluster, now.Add(-time.Minute)), limits.WritesPerMinute, now); r != nil {
+	wall := e.wall()
+	if r := gate.Rate("write", l.Writes(p.Cluster, wall.Add(-time.Minute)), limits.WritesPerMinute, wall); r != nil {
 		return r
 	}
 	return nil
@@ -395,9 +396,15 @@ func (e *Engine) recorded(p *plan.Plan) (*Execution, error) {
 	})
 	if x.Current == nil && x.Outcome == plan.Executed {
 		x.Current = e.verifying()
+		if x.Current.Time.Sub(res.Time) > e.cfg.VerifyTimeout+verdictLate {
+			x.Current.Verdict, x.Current.Reason = plan.TimedOut, "no verdict came: the process that looked has ended, or could not record it; look at the object"
+		}
 	}
 	return x, err
 }
+
+// verdictLate is how long after --verify-timeout a verdict may still come on record.
+const verdictLate = 10 * time.Second
 
 func (e *Engine) inProgress(c Call, p *plan.Plan, detail string, done []plan.StepResult) (*Execution, error) {
 	if err := e.append(about(e.line(c, journal.EventInProgress), p)); err != nil {

@@ -350,13 +350,13 @@ func (e *Engine) radius(ctx context.Context, got *passed) error {
 		got.effect, no = blast.Compute(blast.Input{
 			Steps: steps, Targets: targets, After: got.after, Labels: got.labels, Facts: facts, MaxPercent: e.cfg.Policy.For(got.Target.Namespace).MaxBlastPercent,
 			Peak: func(uid string) int {
-				n, _ := l.Peak(uid, e.now().Add(-gate.Memory))
+				n, _ := l.Peak(uid, e.wall().Add(-gate.Memory))
 				return n
 			},
 		})
 		got.peakSeen = map[string]time.Time{}
 		for _, r := range got.effect.Risks {
-			_, got.peakSeen[r.UID] = l.Peak(r.UID, e.now().Add(-gate.Memory))
+			_, got.peakSeen[r.UID] = l.Peak(r.UID, e.wall().Add(-gate.Memory))
 		}
 		return nil
 	})

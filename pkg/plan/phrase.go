@@ -15,8 +15,9 @@ import (
 // MaxPhrase is the length of a phrase at most, in bytes.
 const MaxPhrase = 640
 
-// maxSentence leaves room for " on ", the longest label and the code.
-const maxSentence = MaxPhrase - 4 - 80 - 26
+// maxSentence leaves room for "undo ", a plan id and ": ", for " on ", the longest label and
+// the code.
+const maxSentence = MaxPhrase - 17 - 4 - 80 - 26
 
 var (
 	base32Lower = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)

@@ -85,7 +85,7 @@ func (e *Engine) actionOf(name string) (*action.Action, error) {
 }
 
 // takesBack makes sure that a pass is about an object that the plan which it takes back has
-// changed, and warns of what somebody changed since.
+// changed, and goes back to what that plan found, and warns of what somebody changed since.
 func (g *passed) takesBack(old *plan.Plan) error {
 	if g.cluster != old.Cluster {
 		return refusal.New(refusal.PreconditionFailed, "undo it where it was done", "plan %s was executed on another cluster (%s, this is %s)", old.ID, old.Cluster, g.cluster)
@@ -99,6 +99,9 @@ func (g *passed) takesBack(old *plan.Plan) error {
 		if s.Target.UID != g.Target.UID {
 			return refusal.New(refusal.PreconditionFailed, "plan what is needed now", "%s is another object now than plan %s changed", g.Target, old.ID)
 		}
+		if field := g.elsewhere(s); field != "" {
+			return refusal.New(refusal.PreconditionFailed, "look at the object, and plan what is needed", "%s of %s would not be as it was before plan %s, since others changed it meanwhile", field, g.Target, old.ID)
+		}
 		if moved := lostFields(s, g.Object); moved != "" {
 			g.moved = true
 			g.warnings = append(g.warnings, "changed again since: "+moved)
@@ -108,6 +111,24 @@ func (g *passed) takesBack(old *plan.Plan) error {
 		return refusal.New(refusal.PreconditionFailed, "look at the object, and plan what is needed", "plan %s did not change %s: it was so before", old.ID, g.Target)
 	}
 	return nil
+}
+
+// elsewhere names a field that a pass sets to another value than a Step found: what goes
+// back to "the one before" goes elsewhere once there is a later one.
+func (g *passed) elsewhere(old plan.Step) string {
+	was := map[string]string{}
+	for _, c := range old.Changes {
+		was[c.Field] = c.Old
+	}
+	for _, s := range g.steps() {
+		for _, c := range s.Changes {
+			v, known := was[c.Field]
+			if s.Target == old.Target && c.Old != c.New && known && v != c.New && !(plan.IsZero(v) && plan.IsZero(c.New)) {
+				return c.Field
+			}
+		}
+	}
+	return ""
 }
 
 // ExecuteUndo does what a plan of PlanUndo described. All that holds for Execute holds

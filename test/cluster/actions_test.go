@@ -110,6 +110,27 @@ func TestUndoOfOtherKinds(t *testing.T) {
 	}
 }
 
+// TestUndoOfARestart: it goes back to the template that was restarted, and not to what was
+// before a rollout that came later.
+func TestUndoOfARestart(t *testing.T) {
+	ns := cp.Namespace(t)
+	s := start(t, wide...)
+	deployment(t, ns, "web", 2)
+	statefulSet(t, ns, "db", 1)
+	daemonSet(t, ns, "agent")
+	for kind, name := range map[string]string{"deployment": "web", "statefulset": "db", "daemonset": "agent"} {
+		target := of(ns, kind, name)
+		args := harness.Args{"plan": s.Do("rollout_restart", target).Field("plan")}
+		if back := s.Must("plan_undo", args); back.Field("confirm") == "" {
+			t.Errorf("of a %s: %s", kind, back.Text)
+		}
+		verified(t, s, "set_image", target.With("container", "main").With("image", "main:2"))
+		if no := s.Must("plan_undo", args); harness.Code(no) != "precondition_failed" || !strings.Contains(no.Text, "would not be as it was before plan") {
+			t.Errorf("of a %s, after a later rollout: %s", kind, no.Text)
+		}
+	}
+}
+
 // TestCase_RO_05: what a paused Deployment takes and what it does not; RO-19: all of it is
 // released at once.
 func TestCase_RO_05(t *testing.T) {

@@ -87,8 +87,10 @@ func planDrain(ctx context.Context, s *action.Session, a DrainArgs) error {
 	}
 	d.warnOfVolumes(ctx, n)
 	s.Kubectl("%s", a.kubectl(n.Name))
-	s.UndoCall("plan_uncordon", UncordonArgs{action.OnNode{Node: n.Name}}, "kubectl uncordon "+n.Name, "evicted pods do not come back to the node by themselves")
-	if !n.Spec.Unschedulable {
+	if n.Spec.Unschedulable { // by somebody before, who did not ask for its end
+		s.Undo(plan.Undo{Note: "evicted pods do not come back to the node by themselves; it was cordoned before and stays so"})
+	} else {
+		s.UndoCall("plan_uncordon", UncordonArgs{action.OnNode{Node: n.Name}}, "kubectl uncordon "+n.Name, "evicted pods do not come back to the node by themselves")
 		if err := proposeCordon(s, n); err != nil {
 			return err
 		}

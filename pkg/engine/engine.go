@@ -205,10 +205,13 @@ func (e *Engine) newID() (string, error) {
 
 // gates decides about arguments alone. Every gate runs; the node is read only where its
 // labels decide.
-func (e *Engine) gates(ctx context.Context, a *action.Action, args action.Args) (gate.Limits, error) {
+func (e *Engine) gates(ctx context.Context, a *action.Action, args action.Args, undo bool) (gate.Limits, error) {
 	scope, pol := args.Scope(), e.cfg.Policy
 	limits := pol.For(scope.Namespace)
-	no := refusal.Join(pol.Action(a.Name), pol.Scope(scope), limits.Version(args.Expected()))
+	no := refusal.Join(pol.Action(a.Name), pol.Scope(scope))
+	if !undo { // which is bound to what its plan found, and takes no version
+		no = refusal.Join(no, limits.Version(args.Expected()))
+	}
 	if no != nil || !pol.NeedsNode(scope) {
 		if r := refusal.Join(no, pol.Node(scope, nil)); r != nil {
 			return limits, r

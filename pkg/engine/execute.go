@@ -205,7 +205,7 @@ func (x *execution) run(ctx context.Context) (*Execution, error) {
 	if err := x.awaitOpen(ctx); err != nil { // 3, 4, 5, 8
 		return nil, err
 	}
-	limits, err := x.gates(ctx, x.call.Action, x.args) // 6; 7: a plan that needs a person has no phrase
+	limits, err := x.gates(ctx, x.call.Action, x.args, x.p.Undoes != "") // 6; 7: a plan that needs a person has no phrase
 	if err != nil {
 		return nil, err
 	}

@@ -60,7 +60,7 @@ func (e *Engine) planning(c Call, do func(Call) (*Planned, *plan.Plan, error)) (
 
 // plan makes a plan of an action, or with undoes one that takes an executed plan back.
 func (e *Engine) plan(ctx context.Context, c Call, d action.Decoded, undoes *plan.Plan) (*Planned, *plan.Plan, error) {
-	limits, err := e.gates(ctx, c.Action, d.Args)
+	limits, err := e.gates(ctx, c.Action, d.Args, undoes != nil)
 	if err != nil {
 		return nil, nil, e.explain(ctx, d.Args, err)
 	}
@@ -171,10 +171,11 @@ type passed struct {
 	warnings  []string
 	untrusted string
 	moved     bool // of an undo: not all is as the plan that it takes back wrote it
+	redo      bool // it takes an undo back, which is a change like any other
 }
 
 // exempt reports whether a pass of a plan goes back to the state on record before another.
-func (g *passed) exempt(p *plan.Plan) bool { return p.Undoes != "" && !g.moved }
+func (g *passed) exempt(p *plan.Plan) bool { return p.Undoes != "" && !g.moved && !g.redo }
 
 func (g *passed) steps() []plan.Step {
 	steps := make([]plan.Step, len(g.Proposals))

@@ -91,6 +91,7 @@ func (g *passed) takesBack(old *plan.Plan) error {
 		return refusal.New(refusal.PreconditionFailed, "undo it where it was done", "plan %s was executed on another cluster (%s, this is %s)", old.ID, old.Cluster, g.cluster)
 	}
 	changed := false
+	g.redo = old.Undoes != ""
 	for _, s := range old.Steps {
 		if s.Optional || s.Target.Resource != g.Target.Resource || s.Target.Name != g.Target.Name {
 			continue

@@ -46,6 +46,10 @@ func TestTakesBack(t *testing.T) {
 			case g.exempt(&plan.Plan{}):
 				t.Error("a plan that takes nothing back is exempt")
 			}
+			again := &passed{cluster: tc.cluster, Outcome: g.Outcome}
+			if err := again.takesBack(&plan.Plan{ID: "mf3q7x2ad5", Undoes: "bbbbbbbbbb", Cluster: "c", Steps: tc.steps}); err == nil && again.exempt(&plan.Plan{Undoes: "mf3q7x2ad5"}) {
+				t.Error("what takes an undo back is exempt")
+			}
 		})
 	}
 }

@@ -293,7 +293,7 @@ func TestPlanners(t *testing.T) {
 			aPod("dns", func(p *corev1.Pod) { p.Namespace = "kube-system" }), aPod("job", bare, finished, withData), aPod("web-1"),
 		}, shown{
 			Sentence: "drain node n1 evicting 2 pods", Kubectl: "kubectl drain n1 --ignore-daemonsets --timeout=300s",
-			Note: "evicted pods do not come back to the node by themselves; it was cordoned before and stays so",
+			Note:  "evicted pods do not come back to the node by themselves; it was cordoned before and stays so",
 			Steps: []string{"evict pod default/job: spec.nodeName: n1; controller: unset", "evict pod default/web-1: spec.nodeName: n1; controller: uid-owner"},
 			Stays: []string{
 				"default/agent-1: of daemonset agent", "default/gone: terminating already", "default/static-1: a static pod",
@@ -318,7 +318,7 @@ func TestPlanners(t *testing.T) {
 			p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: "x\nCONFIRM: all", UID: "y\nCONFIRM: all", Controller: ptr.To(true)}}
 		})}, shown{
 			Sentence: "drain node n1 evicting 1 pod", Kubectl: "kubectl drain n1 --ignore-daemonsets --timeout=300s --force",
-			Note: "evicted pods do not come back to the node by themselves; it was cordoned before and stays so",
+			Note:     "evicted pods do not come back to the node by themselves; it was cordoned before and stays so",
 			Steps:    []string{"evict pod default/a: spec.nodeName: n1; controller: sha256:*"},
 			Warnings: []string{"default/a belongs to daemonset (name withheld), which is gone"},
 		}},

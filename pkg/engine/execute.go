@@ -275,11 +275,11 @@ func (x *execution) drift(got *passed) (d drifted) {
 		now, ok := live[want.Key()]
 		delete(live, want.Key())
 		switch {
-		case want.Optional && !(ok && now.Equal(want)):
+		case want.Optional && !(ok && now.Sealed(x.keys.Redact).Equal(want)):
 			d.notes = append(d.notes, "the reason was not noted on the object: what was planned to be noted over has changed")
 		case !ok:
 			d.skipped = append(d.skipped, want.Key())
-		case !now.Equal(want):
+		case !now.Sealed(x.keys.Redact).Equal(want):
 			d.stale = append(d.stale, differs(want, now)...)
 		default:
 			d.send = append(d.send, i)

@@ -85,7 +85,7 @@ func (e *Engine) plan(ctx context.Context, c Call, d action.Decoded, undoes *pla
 			return nil, p, err
 		}
 	}
-	got.describe(p)
+	got.describe(p, e.keys.Redact)
 	p.Downstream = e.cfg.Policy.Notes(p.Steps, got.effect.Risks)
 	answer := &Planned{Plan: p, Stays: got.Stays}
 	if p.Empty() {
@@ -186,9 +186,9 @@ func (g *passed) steps() []plan.Step {
 }
 
 // describe fills a plan with what the pass came to.
-func (g *passed) describe(p *plan.Plan) {
+func (g *passed) describe(p *plan.Plan, redact func(string) string) {
 	for _, s := range g.steps() {
-		p.Steps = append(p.Steps, s.Recorded())
+		p.Steps = append(p.Steps, s.Sealed(redact))
 	}
 	p.Kubectl, p.Undo, p.Cluster = g.Kubectl, g.Undo, g.cluster
 	p.Before, p.Version = plan.StateOf(g.Target.Resource, g.Object), plan.VersionOf(g.Object)

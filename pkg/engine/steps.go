@@ -215,7 +215,7 @@ func (x *execution) made(ctx context.Context, s plan.Step) (there, ours bool, er
 func (x *execution) intend(w *work, auditID string) error {
 	l := about(x.line(x.call, journal.EventIntent), x.p)
 	l.Claim, l.Step, l.Attempt, l.StepKey, l.AuditID = x.claim, w.n, w.attempt, w.step.Key(), auditID
-	l.StepDigest = hex.EncodeToString(plan.Digest([]plan.Step{w.step}))[:16]
+	l.StepDigest = hex.EncodeToString(plan.Digest([]plan.Step{x.p.Steps[w.n-1]}))[:16]
 	l.Target, l.Reason, l.Gen, l.RV = &w.step.Target, x.reason, w.gen, w.rv
 	l.SendNotAfter = x.now().Add(sendWindow).UTC()
 	first := !x.claimed()

@@ -113,7 +113,12 @@ func Show(value any) string {
 func shortHash(b []byte) string { return short(hashOf(b)) }
 
 // short is a hash as a person may compare it.
-func short(hash string) string { return "sha256:" + hash[:12] }
+func short(hash string) string {
+	if strings.HasPrefix(hash, keyedPrefix) {
+		return hash
+	}
+	return "sha256:" + hash[:12]
+}
 
 // Labels are the object's labels.
 func (o Object) Labels() map[string]string {

@@ -142,6 +142,25 @@ func (s Step) Recorded() Step {
 	return s
 }
 
+// Sealed is the Recorded Step with its hashes keyed, for the journal: who has the journal
+// alone cannot guess what they stand for.
+func (s Step) Sealed(redact func(string) string) Step {
+	s = s.Recorded()
+	key := func(hash *string) {
+		if *hash != "" && !strings.HasPrefix(*hash, keyedPrefix) {
+			*hash = redact(*hash)
+		}
+	}
+	for i := range s.Patch {
+		key(&s.Patch[i].Hash)
+	}
+	key(&s.ObjectHash)
+	return s
+}
+
+// keyedPrefix tells a keyed hash from a bare one.
+const keyedPrefix = "hmac-"
+
 func hashOf(b []byte) string {
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])

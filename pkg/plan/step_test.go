@@ -67,6 +67,13 @@ func TestRecorded(t *testing.T) {
 			t.Errorf("%s: the record is another step: %s", name, onRecord)
 		}
 	}
+	sealed := undo.Sealed(strings.ToUpper) // anything that differs
+	if sealed.Equal(undo) || sealed.Patch[0].Hash != strings.ToUpper(undo.Recorded().Patch[0].Hash) {
+		t.Errorf("sealed: %s", sealed.Canonical())
+	}
+	if keyed := undo.Sealed(func(string) string { return keyedPrefix + "x" }); !keyed.Equal(keyed.Sealed(strings.ToUpper)) {
+		t.Error("sealing again changes it")
+	}
 	if _, err := undo.Recorded().JSONPatch(Slots{}); err == nil {
 		t.Error("a recorded patch can be sent")
 	}

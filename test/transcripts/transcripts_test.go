@@ -486,7 +486,7 @@ var (
 		`\[(?P<PLAN>[a-z2-7]{10})-(?P<MAC>[a-z2-7]{12})\]`,
 		`\bkube-write-mcp-(?P<PLAN>[a-z2-7]{10})-s\d+-`,
 		`\bmail-(?P<PLAN>[a-z2-7]{10})\b`,
-		`(?P<HASH>sha256:[0-9a-f]{12})\b`,
+		`(?P<HASH>(?:hmac-)?sha256:[0-9a-f]{12}(?:[0-9a-f]{4})?)\b`,
 		`"?\bplan\\*"?:? ?\\*"?(?P<PLAN>\b[a-z2-7]{10}\b)`,
 		`"rv":"(?P<RV>\d+)"`,
 		`\b(?P<HANDLE>v[0-9a-f]{10})\b`,

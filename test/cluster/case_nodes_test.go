@@ -177,7 +177,7 @@ func twoNodes(t *testing.T) {
 			continue
 		}
 		for _, r := range l.Result.Steps {
-			if strings.HasPrefix(r.Step, "evict ") && r.Outcome == "applied" {
+			if strings.HasPrefix(r.Step, "evict pod "+ns+"/") && r.Outcome == "applied" {
 				perPod++
 			}
 		}

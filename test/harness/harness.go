@@ -74,7 +74,9 @@ func Start(t testing.TB, l *lab.Lab, o Options) *Server {
 	s, args := prepare(t, l, &o)
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
+	ended := make(chan struct{})
 	go func() {
+		defer close(ended)
 		if code := app.Main(args, inR, outW, &s.stderr, actions.All()...); code != 0 {
 			t.Errorf("the server ended with %d: %s", code, s.stderr.String())
 		}
@@ -86,7 +88,10 @@ func Start(t testing.TB, l *lab.Lab, o Options) *Server {
 		t.Fatal(err, s.stderr.String())
 	}
 	s.Client = c
-	t.Cleanup(func() { c.Close() })
+	t.Cleanup(func() {
+		c.Close()
+		<-ended // it signs its journal in a folder that is removed next
+	})
 	return s
 }
 

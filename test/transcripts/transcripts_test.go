@@ -389,7 +389,9 @@ func serve(t *testing.T, era stdio.Era, cfg *rest.Config, readOnly bool, flags .
 	argv = append(argv, flags...)
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
+	ended := make(chan struct{})
 	go func() {
+		defer close(ended)
 		s.code <- app.Main(argv, inR, outW, s.stderr, actions.All()...)
 		outW.Close()
 		inR.CloseWithError(io.ErrClosedPipe)
@@ -401,7 +403,10 @@ func serve(t *testing.T, era stdio.Era, cfg *rest.Config, readOnly bool, flags .
 		t.Fatal(err, s.stderr.String())
 	}
 	s.Client = c
-	t.Cleanup(func() { c.Close() })
+	t.Cleanup(func() {
+		c.Close()
+		<-ended // it signs its journal in a folder that is removed next
+	})
 	return s
 }
 

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/adrg/xdg"
@@ -87,12 +89,16 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 	if err := j.Sealed(); err != nil {
 		log.Error("nothing can be planned or executed", "err", err)
 	}
-	go func() {
-		if err := j.VerifyAll(cmd.Context()); err != nil && cmd.Context().Err() == nil {
+	background, end := context.WithCancel(context.Background())
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer end()
+	work.Go(func() {
+		if err := j.VerifyAll(background); err != nil && background.Err() == nil {
 			log.Error("the audit log does not verify", "err", err)
 		}
-	}()
-	go e.Settle()
+	})
+	work.Go(e.Settle)
 	log.Info("serving MCP on stdio", "cluster", cluster.label, "write", o.allowWrite, "state", dir)
 	return server.ServeStdio(cmd.Context(), s, o.stdin, cmd.OutOrStdout(), server.GuardOptions{OnStop: e.Stop, Finish: e.Wait, Log: log})
 }

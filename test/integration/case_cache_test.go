@@ -273,7 +273,7 @@ func init() { metrics.RateLimiterLatency = limiterWaits }
 // TestCase_CL_07: 110 dry runs of evictions go out, and no limit of the client's own is ever
 // asked whether they may.
 func TestCase_CL_07(t *testing.T) {
-	t.Parallel()
+	// Alone: hundreds of dry runs are bounded in time as one plan.
 	ns := cp.Namespace(t)
 	node := ns + "-drained"
 	harness.Create(t, cp, ns, harness.Node(node).Ready(), harness.Node(ns+"-node").Ready(), harness.ReplicaSet("web").Replicas(110).Pods(onNode(node)).Ready(110))

@@ -483,7 +483,7 @@ func TestCase_MC_09(t *testing.T) {
 // TestCase_MC_13: a plan over many pods says what matters in less than 8,000 characters,
 // twice; one of more than 200 Steps is refused.
 func TestCase_MC_13(t *testing.T) {
-	t.Parallel()
+	// Alone: hundreds of dry runs are bounded in time as one plan.
 	ns := cp.Namespace(t)
 	node := ns + "-drained"
 	harness.Create(t, cp, ns, harness.Node(node).Ready(), harness.Node(ns+"-node").Ready())

@@ -7,7 +7,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/action"
-	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
 )
 
 const restartedAt = "spec.template.metadata.annotations[kubectl.kubernetes.io/restartedAt]"
@@ -30,15 +29,9 @@ var RolloutRestart = add(action.New(action.Spec{
 }, planRolloutRestart))
 
 func planRolloutRestart(ctx context.Context, s *action.Session, a RolloutRestartArgs) error {
-	w, err := a.Get(ctx, s, a.Namespace)
+	w, err := a.Rolling(ctx, s, a.Namespace)
 	if err != nil {
 		return err
-	}
-	if err := s.Target(w.Observed); err != nil {
-		return err
-	}
-	if w.Paused {
-		return s.Refuse(refusal.Paused, "resume the rollout first", "deployment %s is paused, nothing would roll", w.FullName())
 	}
 	if err := s.Say("restart", w.Argument, w.FullName()); err != nil {
 		return err

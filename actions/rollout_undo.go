@@ -44,15 +44,9 @@ var RolloutUndo = add(action.New(action.Spec{
 }, planRolloutUndo))
 
 func planRolloutUndo(ctx context.Context, s *action.Session, a RolloutUndoArgs) error {
-	w, err := a.Get(ctx, s, a.Namespace)
+	w, err := a.Rolling(ctx, s, a.Namespace)
 	if err != nil {
 		return err
-	}
-	if err := s.Target(w.Observed); err != nil {
-		return err
-	}
-	if w.Paused {
-		return s.Refuse(refusal.Paused, "resume the rollout first", "deployment %s is paused, nothing would roll", w.FullName())
 	}
 	h, err := historyOf(ctx, s, w.Observed)
 	if err != nil {

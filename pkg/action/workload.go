@@ -7,6 +7,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
 )
 
 // Scalable is exactly one of the kinds that have a scale subresource.
@@ -41,6 +43,22 @@ func (w Rollable) Check() []string { return exactlyOne(w.named()) }
 // Get reads the workload that is named.
 func (w Rollable) Get(ctx context.Context, s *Session, namespace string) (Workload, error) {
 	return get(ctx, s, namespace, w.named())
+}
+
+// Rolling reads the workload, names it as the target, and refuses one whose rollout is
+// paused: nothing would roll.
+func (w Rollable) Rolling(ctx context.Context, s *Session, namespace string) (Workload, error) {
+	got, err := w.Get(ctx, s, namespace)
+	if err != nil {
+		return got, err
+	}
+	if err := s.Target(got.Observed); err != nil {
+		return got, err
+	}
+	if got.Paused {
+		return got, s.Refuse(refusal.Paused, "resume the rollout first", "deployment %s is paused, nothing would roll", got.FullName())
+	}
+	return got, nil
 }
 
 func (w Rollable) named() []named {

@@ -74,7 +74,7 @@ func TestCase_JB_01_HalfDone(t *testing.T) {
 	s := start(t, wide...)
 	work := of(ns, "job", "work")
 	got := s.Must("plan_job_suspend", work)
-	tells(t, got, "ends 5 active pods: what they have begun is lost; 10 succeeded are kept", "at risk: nothing", "its active deadline of 3600 s starts again on resume")
+	harness.Tells(t, got, "ends 5 active pods: what they have begun is lost; 10 succeeded are kept", "at risk: nothing", "its active deadline of 3600 s starts again on resume")
 	verified(t, s, "job_suspend", work)
 	j := jobIs(t, ns, "work", 0, 10)
 	lab.Eventually(t, "the start time to be cleared", func() (bool, error) {
@@ -88,7 +88,7 @@ func TestCase_JB_01_HalfDone(t *testing.T) {
 	if !suspended {
 		t.Errorf("conditions %+v, want Suspended", j.Status.Conditions)
 	}
-	tells(t, s.Must("plan_job_resume", work), "starts 5 pods at once, 10 completions left")
+	harness.Tells(t, s.Must("plan_job_resume", work), "starts 5 pods at once, 10 completions left")
 	verified(t, s, "job_resume", work)
 	if j := jobIs(t, ns, "work", 5, 10); j.Status.StartTime == nil {
 		t.Error("no start time after the resume")
@@ -145,7 +145,7 @@ func TestCase_JB_02(t *testing.T) {
 	if b := harness.Into[planned](t, got).Blast; b.Pods != 0 || b.AtRisk.Missing != 0 {
 		t.Errorf("radius %+v, want no pod", b)
 	}
-	tells(t, got, "stays: job "+ns+"/"+active+": it runs already and goes on", "stops future runs, and no pod")
+	harness.Tells(t, got, "stays: job "+ns+"/"+active+": it runs already and goes on", "stops future runs, and no pod")
 	verified(t, s, "cronjob_suspend", mail)
 	c, err := crons.Get(t.Context(), "mail", metav1.GetOptions{})
 	if err != nil || len(c.Status.Active) != 1 || c.Status.Active[0].Name != active {
@@ -166,9 +166,9 @@ func TestCase_JB_03_Variants(t *testing.T) {
 	}, 3*time.Hour)
 	// Forbid, so that the next minute brings no second one while the first is active.
 	cronJob(t, ns, "often", batchv1.CronJobSpec{Schedule: "* * * * *", ConcurrencyPolicy: batchv1.ForbidConcurrent, Suspend: ptr.To(true)}, 5*time.Hour)
-	tells(t, s.Must("plan_cronjob_resume", of(ns, "cronjob", "late")), "no missed run starts: the next one is by the schedule")
+	harness.Tells(t, s.Must("plan_cronjob_resume", of(ns, "cronjob", "late")), "no missed run starts: the next one is by the schedule")
 	verified(t, s, "cronjob_resume", of(ns, "cronjob", "late"))
-	tells(t, s.Must("plan_cronjob_resume", of(ns, "cronjob", "often")), "exactly one missed run starts at once", "however many were missed")
+	harness.Tells(t, s.Must("plan_cronjob_resume", of(ns, "cronjob", "often")), "exactly one missed run starts at once", "however many were missed")
 	verified(t, s, "cronjob_resume", of(ns, "cronjob", "often"))
 	lab.Eventually(t, "the missed run and the event that there are many", func() (bool, error) {
 		events, err := cp.Client.CoreV1().Events(ns).List(t.Context(), metav1.ListOptions{

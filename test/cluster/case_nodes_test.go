@@ -46,7 +46,7 @@ func blockedDrain(t *testing.T) {
 	budget(t, ns, "held", 0, 0)
 	s := start(t, wide...)
 	drain := harness.Args{"node": n, "timeout_seconds": 5}
-	tells(t, s.Must("plan_drain", drain), "can never finish: pdb/held allows 0 (2 healthy, 2 needed)")
+	harness.Tells(t, s.Must("plan_drain", drain), "can never finish: pdb/held allows 0 (2 healthy, 2 needed)")
 	args := s.Plan("drain", drain)
 	got := s.Must("drain", args)
 	x := harness.Into[execution](t, got)
@@ -62,7 +62,7 @@ func blockedDrain(t *testing.T) {
 	if outcomes["applied"] != 1 || outcomes["blocked"] != 2 {
 		t.Errorf("evictions: %v, want 1 applied and 2 blocked", outcomes)
 	}
-	tells(t, got, "FAILED", "undo: plan_uncordon", "kubectl uncordon "+n, "untrusted: ", "held needs 2 healthy pods and has 2 currently")
+	harness.Tells(t, got, "FAILED", "undo: plan_uncordon", "kubectl uncordon "+n, "untrusted: ", "held needs 2 healthy pods and has 2 currently")
 	if x.Result.Before["unschedulable"] != false || x.Result.After["unschedulable"] != true || !unschedulable(t, n) {
 		t.Errorf("before %v, after %v", x.Result.Before, x.Result.After)
 	}
@@ -85,7 +85,7 @@ func blockedDrain(t *testing.T) {
 	if r := harness.Into[execution](t, again); !r.Replayed || r.Outcome != plan.Failed || len(s.Proxy.Requests(nil)) != 0 {
 		t.Errorf("a replay, %d requests: %s", len(s.Proxy.Requests(nil)), again.Text)
 	}
-	tells(t, s.Must("plan_drain", drain), "before: unschedulable true", n+" took no new pods before")
+	harness.Tells(t, s.Must("plan_drain", drain), "before: unschedulable true", n+" took no new pods before")
 }
 
 // movedPod: a pod that came up again elsewhere while the drain waited is not followed.
@@ -111,7 +111,7 @@ func movedPod(t *testing.T) {
 	if x := harness.Into[execution](t, got); x.Outcome != plan.Executed {
 		t.Fatalf("drain: %s", got.Text)
 	}
-	tells(t, got, "evict pod "+ns+"/db-0: gone")
+	harness.Tells(t, got, "evict pod "+ns+"/db-0: gone")
 	p := pods(t, ns, "db")
 	if len(p) != 1 || p[0].UID != now.UID || p[0].Spec.NodeName != to || p[0].DeletionTimestamp != nil {
 		t.Errorf("db-0 on %s: %+v", to, p)
@@ -202,7 +202,7 @@ func ownersUnread(t *testing.T) {
 	if harness.Code(got) != "forbidden" || unschedulable(t, n) || len(s.Proxy.Writes()) != 0 {
 		t.Errorf("unschedulable %t: %s", unschedulable(t, n), got.Text)
 	}
-	tells(t, got, "get", "daemonsets")
+	harness.Tells(t, got, "get", "daemonsets")
 }
 
 // pinnedPods: what may run nowhere else, by its affinity or by its volume, is pending after
@@ -222,10 +222,10 @@ func pinnedPods(t *testing.T) {
 	})
 	s := start(t, wide...)
 	drain := harness.Args{"node": n, "timeout_seconds": 10}
-	tells(t, s.Must("plan_drain", drain), "1 pod cannot run elsewhere, by node selector, affinity or tolerations: "+ns+"/pin-0",
+	harness.Tells(t, s.Must("plan_drain", drain), "1 pod cannot run elsewhere, by node selector, affinity or tolerations: "+ns+"/pin-0",
 		"1 pod cannot run elsewhere, because of the nodes that have their volumes: "+ns+"/db-0")
 	blind := harness.Start(t, cp, harness.Options{Config: accountWithout(t, "persistentvolumes", "list"), Args: wide})
-	tells(t, blind.Must("plan_drain", drain), "not known: whether volumes tie the evicted pods to node "+n)
+	harness.Tells(t, blind.Must("plan_drain", drain), "not known: whether volumes tie the evicted pods to node "+n)
 	got := s.Do("drain", drain)
 	if x := harness.Into[execution](t, got); x.Outcome != plan.Executed {
 		t.Fatalf("drain: %s", got.Text)
@@ -237,7 +237,7 @@ func pinnedPods(t *testing.T) {
 		})
 	}
 	s.Proxy.Reset()
-	tells(t, s.Must("plan_drain", drain), "NO CHANGE")
+	harness.Tells(t, s.Must("plan_drain", drain), "NO CHANGE")
 	if n := len(s.Proxy.Requests(func(r harness.Request) bool { return strings.HasSuffix(r.Path, "/eviction") })); n != 0 {
 		t.Errorf("%d evictions of pods that are on no node", n)
 	}
@@ -283,13 +283,13 @@ func TestCase_ND_14_Drain(t *testing.T) {
 	if harness.Code(no) != "needs_person" || no.Field("confirm") != "" {
 		t.Errorf("at the defaults: %s", no.Text)
 	}
-	tells(t, no, "no schedulable node is left for the pods of "+n)
+	harness.Tells(t, no, "no schedulable node is left for the pods of "+n)
 	s := start(t, wide...)
 	got := s.Must("plan_drain", drain)
-	tells(t, got, "0 of 1 schedulable node left: 3 evicted pods will be Pending", "at risk: 3 of 3 ready pods may be missing at the worst moment (100 %)")
+	harness.Tells(t, got, "0 of 1 schedulable node left: 3 evicted pods will be Pending", "at risk: 3 of 3 ready pods may be missing at the worst moment (100 %)")
 	t.Run("TestCase_ND_01_NoOtherNode", func(t *testing.T) {
 		budget(t, ns, "web", 1, 1)
-		tells(t, s.Must("plan_drain", drain),
+		harness.Tells(t, s.Must("plan_drain", drain),
 			"cannot finish: pdb/web allows 1 now; 3 of this plan's pods need it, and no node is left for their replacements")
 	})
 }

@@ -18,26 +18,6 @@ import (
 	"github.com/kubewrite/kube-write-mcp/test/stdio"
 )
 
-// tells wants every text in an answer.
-func tells(t *testing.T, got stdio.Tool, want ...string) {
-	t.Helper()
-	for _, w := range want {
-		if !strings.Contains(got.Text, w) {
-			t.Errorf("the answer lacks %q:\n%s", w, got.Text)
-		}
-	}
-}
-
-// silent wants none of the texts in an answer.
-func silent(t *testing.T, got stdio.Tool, unwanted ...string) {
-	t.Helper()
-	for _, w := range unwanted {
-		if strings.Contains(got.Text, w) {
-			t.Errorf("the answer must not say %q:\n%s", w, got.Text)
-		}
-	}
-}
-
 // pdb makes a disruption budget and waits until its controller has counted so many pods as
 // needed and so many disruptions as allowed.
 func pdb(t *testing.T, ns, name string, spec policyv1.PodDisruptionBudgetSpec, wantDesired, wantAllowed int32) {
@@ -83,7 +63,7 @@ func TestCase_PO_06(t *testing.T) {
 			if got.IsError {
 				t.Fatal(got.Text)
 			}
-			tells(t, got, tc.want)
+			harness.Tells(t, got, tc.want)
 		})
 	}
 }
@@ -110,9 +90,9 @@ func TestCase_PO_08(t *testing.T) {
 	if harness.Code(no) != "dry_run_failed" {
 		t.Errorf("maxUnavailable: %s", no.Text)
 	}
-	tells(t, no, "dry run failed (429)")
+	harness.Tells(t, no, "dry run failed (429)")
 	got := s.Must("plan_evict_pod", of(ns, "pod", "min-0"))
-	tells(t, got, "pdb/min allows 1 now", "no controller makes it again")
+	harness.Tells(t, got, "pdb/min allows 1 now", "no controller makes it again")
 }
 
 // TestCase_PO_09: the empty selector covers every pod of the namespace, none at all covers
@@ -264,8 +244,8 @@ func TestCase_PO_15(t *testing.T) {
 		{triggered, "(of CronJob/mail)", "no retries left"},
 	} {
 		got := s.Must("plan_evict_pod", podOfJob(tc.job))
-		tells(t, got, tc.want, "of job "+ns+"/"+tc.job)
-		silent(t, got, tc.wantNot)
+		harness.Tells(t, got, tc.want, "of job "+ns+"/"+tc.job)
+		harness.Silent(t, got, tc.wantNot)
 	}
 	verified(t, s, "evict_pod", podOfJob("fails"))
 	lab.Eventually(t, "the job to fail", func() (bool, error) {
@@ -302,7 +282,7 @@ func TestCase_PO_16(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tells(t, got, "pod "+ns+"/"+name+" is gone (uid "+string(old.UID)+", node "+old.Spec.NodeName+"); one of that name has uid "+
+		harness.Tells(t, got, "pod "+ns+"/"+name+" is gone (uid "+string(old.UID)+", node "+old.Spec.NodeName+"); one of that name has uid "+
 			string(now.UID)+" and node "+now.Spec.NodeName)
 	}
 }

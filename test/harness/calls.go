@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/test/lab"
+	"github.com/kubewrite/kube-write-mcp/test/stdio"
 )
 
 // Wide are flags that let a test do what is not its subject.
@@ -96,4 +98,24 @@ func Bind(t testing.TB, l *lab.Lab, ns string, policy *admissionv1.ValidatingAdm
 // InNamespace selects one namespace by its name.
 func InNamespace(ns string) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: ns}}
+}
+
+// Tells wants every text in an answer.
+func Tells(t testing.TB, got stdio.Tool, want ...string) {
+	t.Helper()
+	for _, w := range want {
+		if !strings.Contains(got.Text, w) {
+			t.Errorf("the answer lacks %q:\n%s", w, got.Text)
+		}
+	}
+}
+
+// Silent wants none of the texts in an answer.
+func Silent(t testing.TB, got stdio.Tool, unwanted ...string) {
+	t.Helper()
+	for _, w := range unwanted {
+		if strings.Contains(got.Text, w) {
+			t.Errorf("the answer must not say %q:\n%s", w, got.Text)
+		}
+	}
 }

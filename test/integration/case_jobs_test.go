@@ -59,13 +59,13 @@ func TestCase_JB_04(t *testing.T) {
 		if got.IsError || got.Field("confirm") == "" {
 			t.Errorf("%s %s: %s", tc.tool, tc.job, got.Text)
 		}
-		tells(t, got, "warning: ", tc.want)
+		harness.Tells(t, got, "warning: ", tc.want)
 	}
 	for _, tool := range []string{"plan_job_suspend", "plan_job_resume"} {
 		got := s.Must(tool, of(ns, "job", "done"))
 		if harness.Code(got) != "precondition_failed" {
 			t.Errorf("%s of a finished job: %s", tool, got.Text)
 		}
-		tells(t, got, "job "+ns+"/done has finished")
+		harness.Tells(t, got, "job "+ns+"/done has finished")
 	}
 }

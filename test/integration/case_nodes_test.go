@@ -16,26 +16,6 @@ import (
 	"github.com/kubewrite/kube-write-mcp/test/stdio"
 )
 
-// tells wants every text in an answer.
-func tells(t *testing.T, got stdio.Tool, want ...string) {
-	t.Helper()
-	for _, w := range want {
-		if !strings.Contains(got.Text, w) {
-			t.Errorf("the answer lacks %q:\n%s", w, got.Text)
-		}
-	}
-}
-
-// silent wants none of the texts in an answer.
-func silent(t *testing.T, got stdio.Tool, unwanted ...string) {
-	t.Helper()
-	for _, w := range unwanted {
-		if strings.Contains(got.Text, w) {
-			t.Errorf("the answer must not say %q:\n%s", w, got.Text)
-		}
-	}
-}
-
 // caseNodes makes ready nodes that are gone after the test.
 func caseNodes(t *testing.T, nodes ...*harness.NodeBuilder) {
 	t.Helper()
@@ -88,7 +68,7 @@ func TestCase_ND_01(t *testing.T) {
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(3).Pods(on(n)).Ready(3), harness.Budget("web").Allows(1, 3))
 	s := start(t, wide...)
 	got := s.Must("plan_drain", harness.Args{"node": n})
-	tells(t, got, "pdb/web allows 1 now; 3 of this plan's pods need it: one at a time, as replacements become ready",
+	harness.Tells(t, got, "pdb/web allows 1 now; 3 of this plan's pods need it: one at a time, as replacements become ready",
 		"at risk: 1 of 3 ready pods")
 	for _, r := range evictions(s) {
 		if r.Status != http.StatusCreated || r.Mutates() {
@@ -127,11 +107,11 @@ func TestCase_ND_02_All(t *testing.T) {
 	if harness.Code(no) != "precondition_failed" || len(s.Proxy.Writes()) != 0 {
 		t.Errorf("without options, %d writes: %s", len(s.Proxy.Writes()), no.Text)
 	}
-	tells(t, no, ns+"/loner (no controller makes it again)", ns+"/scratch-0 (emptyDir cache)")
-	silent(t, no, ns+"/done", ns+"/work", ns+"/web")
+	harness.Tells(t, no, ns+"/loner (no controller makes it again)", ns+"/scratch-0 (emptyDir cache)")
+	harness.Silent(t, no, ns+"/done", ns+"/work", ns+"/web")
 	drain := harness.Args{"node": n, "delete_emptydir_data": true, "force": true, "timeout_seconds": 5}
 	got := s.Must("plan_drain", drain)
-	tells(t, got, "evicting 6 pods", "evicts 6 of 8 pods on", "; 2 stay")
+	harness.Tells(t, got, "evicting 6 pods", "evicts 6 of 8 pods on", "; 2 stay")
 	if p := harness.Into[planned](t, got); len(p.Stays) != 2 {
 		t.Errorf("stays: %q, want the DaemonSet's pod and the static one", p.Stays)
 	}
@@ -168,11 +148,11 @@ func TestCase_ND_03(t *testing.T) {
 	if harness.Code(no) != "precondition_failed" {
 		t.Fatalf("without force: %s", no.Text)
 	}
-	tells(t, no, ns+"/running (daemonset gone not found)", "force: true")
-	silent(t, no, ns+"/done")
+	harness.Tells(t, no, ns+"/running (daemonset gone not found)", "force: true")
+	harness.Silent(t, no, ns+"/done")
 	forced := harness.Args{"node": n, "force": true, "timeout_seconds": 5}
 	got := s.Must("plan_drain", forced)
-	tells(t, got, "evicting 2 pods", "warning: "+ns+"/running belongs to daemonset gone, which is gone", "1 pod no controller makes again: ")
+	harness.Tells(t, got, "evicting 2 pods", "warning: "+ns+"/running belongs to daemonset gone, which is gone", "1 pod no controller makes again: ")
 	if o := harness.Into[execution](t, s.Do("drain", forced)).Outcome; o != plan.Executed {
 		t.Errorf("outcome %s", o)
 	}
@@ -199,13 +179,13 @@ func TestCase_ND_04(t *testing.T) {
 	if harness.Code(no) != "precondition_failed" {
 		t.Fatalf("without the option: %s", no.Text)
 	}
-	tells(t, no, "emptyDir cache, shm/Memory", "delete_emptydir_data: true")
+	harness.Tells(t, no, "emptyDir cache, shm/Memory", "delete_emptydir_data: true")
 	pod := of(ns, "pod", harness.PodName("web", 0))
 	loss := "LOST: emptyDir data of pod " + ns + "/" + harness.PodName("web", 0) + ": cache, shm/Memory"
-	tells(t, s.Must("plan_evict_pod", pod), loss)
-	tells(t, s.Must("plan_delete_pod", pod), loss)
+	harness.Tells(t, s.Must("plan_evict_pod", pod), loss)
+	harness.Tells(t, s.Must("plan_delete_pod", pod), loss)
 	with := harness.Args{"node": n, "delete_emptydir_data": true}
-	tells(t, s.Must("plan_drain", with), loss)
+	harness.Tells(t, s.Must("plan_drain", with), loss)
 	args := s.Plan("drain", with)
 	delete(args, "delete_emptydir_data")
 	if got := s.Must("drain", args); harness.Code(got) != "wrong_arguments" || len(s.Proxy.Writes()) != 0 {
@@ -233,13 +213,13 @@ func TestCase_ND_08(t *testing.T) {
 	})).Ready(2))
 	s := start(t, append(slices.Clone(wide), "--verify-timeout", "2s")...)
 	args := harness.Args{"node": n, "timeout_seconds": 15}
-	tells(t, s.Must("plan_drain", args), "node "+n+" is not ready: evicted pods may stay terminating, since no kubelet confirms their end")
+	harness.Tells(t, s.Must("plan_drain", args), "node "+n+" is not ready: evicted pods may stay terminating, since no kubelet confirms their end")
 	got := s.Do("drain", args)
 	x := harness.Into[execution](t, got)
 	if x.Current == nil || x.Current.Verdict != plan.TimedOut {
 		t.Fatalf("verdict %+v: %s", x.Current, got.Text)
 	}
-	tells(t, got, "0 of 2 pods are gone", "is terminating, kubelet unreachable")
+	harness.Tells(t, got, "0 of 2 pods are gone", "is terminating, kubelet unreachable")
 	for i := range 2 {
 		p := podOf(t, ns, harness.PodName("web", i))
 		if p.DeletionTimestamp == nil || *p.DeletionGracePeriodSeconds != 30 {
@@ -272,7 +252,7 @@ func TestCase_ND_10(t *testing.T) {
 	}
 	s := start(t, wide...)
 	args := harness.Args{"node": n, "timeout_seconds": 5}
-	tells(t, s.Must("plan_drain", args), "evicting 1 pod ",
+	harness.Tells(t, s.Must("plan_drain", args), "evicting 1 pod ",
 		"stays: "+going+"/ending: its namespace is terminating", "stays: "+going+"/there: its namespace is terminating")
 	got := s.Do("drain", args)
 	if x := harness.Into[execution](t, got); x.Outcome != plan.Executed || x.Current == nil || x.Current.Verdict != plan.Verified {
@@ -310,10 +290,10 @@ func TestCase_ND_11(t *testing.T) {
 		if p := harness.Into[planned](t, got); p.Status != "no change" || p.Confirm != "" {
 			t.Errorf("%s %s: %+v", tc.tool, tc.node, p)
 		}
-		tells(t, got, tc.want)
-		silent(t, got, tc.wantNot)
+		harness.Tells(t, got, tc.want)
+		harness.Silent(t, got, tc.wantNot)
 	}
-	tells(t, s.Must("plan_uncordon", harness.Args{"node": n1}), "it moves no pods back")
+	harness.Tells(t, s.Must("plan_uncordon", harness.Args{"node": n1}), "it moves no pods back")
 	if n := len(s.Proxy.Writes()); n != 0 {
 		t.Errorf("%d writes", n)
 	}
@@ -332,11 +312,11 @@ func TestCase_ND_13(t *testing.T) {
 	if harness.Code(no) != "not_found" {
 		t.Errorf("the host name: %s", no.Text)
 	}
-	tells(t, no, long)
+	harness.Tells(t, no, long)
 	if n := len(evictions(s)); n != 0 {
 		t.Errorf("%d evictions were tried for a name that is none", n)
 	}
-	tells(t, s.Must("plan_drain", harness.Args{"node": long}), "evicting 1 pod ")
+	harness.Tells(t, s.Must("plan_drain", harness.Args{"node": long}), "evicting 1 pod ")
 	byField := s.Proxy.Requests(func(r harness.Request) bool {
 		return r.Path == "/api/v1/pods" && strings.Contains(r.Query, "fieldSelector=spec.nodeName%3D"+long)
 	})
@@ -362,7 +342,7 @@ func TestCase_ND_15(t *testing.T) {
 	harness.Create(t, cp, ns, marked("a", safe, "false"), marked("b", "karpenter.sh/do-not-disrupt", "true"), marked("c", safe, "true"))
 	s := start(t, wide...)
 	got := s.Must("plan_drain", harness.Args{"node": n})
-	tells(t, got, "2 pods marked by the owner as not to be disrupted: "+ns+"/a-0, "+ns+"/b-0")
+	harness.Tells(t, got, "2 pods marked by the owner as not to be disrupted: "+ns+"/a-0, "+ns+"/b-0")
 	if phrase, want := got.Field("confirm"), "drain node "+n+" evicting 3 pods with 2 opt-outs on "; !strings.HasPrefix(phrase, want) {
 		t.Errorf("phrase %q, want %q at its head", phrase, want)
 	}

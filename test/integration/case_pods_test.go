@@ -62,15 +62,15 @@ func TestCase_PO_01_Delete(t *testing.T) {
 	if harness.Code(no) != "needs_person" || no.Field("confirm") != "" {
 		t.Errorf("at the defaults: %s", no.Text)
 	}
-	tells(t, no, "pdb/web (3 healthy, 3 needed)", "evict_pod")
+	harness.Tells(t, no, "pdb/web (3 healthy, 3 needed)", "evict_pod")
 	s := start(t, wide...)
 	got := s.Must("plan_delete_pod", pod)
-	tells(t, got, "violates pdb/web (3 healthy, 3 needed); delete bypasses it", "evict_pod")
+	harness.Tells(t, got, "violates pdb/web (3 healthy, 3 needed); delete bypasses it", "evict_pod")
 	no = s.Must("plan_evict_pod", pod)
 	if harness.Code(no) != "dry_run_failed" || no.Field("confirm") != "" {
 		t.Errorf("evict: %s", no.Text)
 	}
-	tells(t, no, "dry run failed (429)", "needs 3 healthy pods and has 3 currently")
+	harness.Tells(t, no, "dry run failed (429)", "needs 3 healthy pods and has 3 currently")
 }
 
 // TestCase_PO_02: the eviction API has no answer for a pod of two budgets; the plan names
@@ -92,7 +92,7 @@ func TestCase_PO_02(t *testing.T) {
 		if harness.Code(got) != "dry_run_failed" || got.Field("confirm") != "" || !strings.Contains(got.Text, "retryable false") {
 			t.Errorf("%s: %s", tool, got.Text)
 		}
-		tells(t, got, "dry run failed (500)", ns+"/"+harness.PodName("web", 0), "the disruption budgets a, b all cover it", "no confirm phrase was issued")
+		harness.Tells(t, got, "dry run failed (500)", ns+"/"+harness.PodName("web", 0), "the disruption budgets a, b all cover it", "no confirm phrase was issued")
 	}
 	if n := len(s.Proxy.Writes()); n != 0 || allowed(t, ns, "a") != 1 || allowed(t, ns, "b") != 1 {
 		t.Errorf("%d writes, the budgets allow %d and %d", n, allowed(t, ns, "a"), allowed(t, ns, "b"))
@@ -130,9 +130,9 @@ func TestCase_PO_04(t *testing.T) {
 					t.Errorf("%s may be evicted: %t, want %t\n%s", pod, may, want, got.Text)
 				}
 				if got.IsError {
-					tells(t, got, "dry run failed (429)")
+					harness.Tells(t, got, "dry run failed (429)")
 				} else {
-					silent(t, got, "pdb/web allows 0")
+					harness.Silent(t, got, "pdb/web allows 0")
 				}
 				deletion := s.Must("plan_delete_pod", of(ns, "pod", pod))
 				if violates := strings.Contains(deletion.Text, "violates pdb/web"); violates == want {
@@ -164,7 +164,7 @@ func TestCase_PO_05(t *testing.T) {
 	}
 	for _, pod := range []string{"pending", "done"} {
 		got := s.Must("plan_evict_pod", of(ns, "pod", pod))
-		silent(t, got, "pdb/web", "blocked", "budget")
+		harness.Silent(t, got, "pdb/web", "blocked", "budget")
 		if got := s.Do("evict_pod", of(ns, "pod", pod)); got.IsError {
 			t.Errorf("%s: %s", pod, got.Text)
 		}
@@ -189,7 +189,7 @@ func TestCase_PO_12(t *testing.T) {
 	}
 	s := start(t, wide...)
 	got := s.Must("plan_delete_pod", pod)
-	tells(t, got, "LOST: pod "+ns+"/loner: no controller makes it again", "undo: there is none: no controller makes this pod again", ", irreversible, ")
+	harness.Tells(t, got, "LOST: pod "+ns+"/loner: no controller makes it again", "undo: there is none: no controller makes this pod again", ", irreversible, ")
 	uid := string(podOf(t, ns, "loner").UID)
 	if got := s.Do("delete_pod", pod); got.IsError {
 		t.Fatal(got.Text)
@@ -228,7 +228,7 @@ func TestCase_PO_13(t *testing.T) {
 		if harness.Code(got) != "owned_by_controller" {
 			t.Errorf("%s: %s", tool, got.Text)
 		}
-		tells(t, got, "static pod, managed by the kubelet of node "+n)
+		harness.Tells(t, got, "static pod, managed by the kubelet of node "+n)
 	}
-	tells(t, s.Must("plan_drain", harness.Args{"node": n}), "evicting 0 pods", "stays: "+ns+"/static: a static pod")
+	harness.Tells(t, s.Must("plan_drain", harness.Args{"node": n}), "evicting 0 pods", "stays: "+ns+"/static: a static pod")
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/test/harness"
 	"github.com/kubewrite/kube-write-mcp/test/lab"
-	"github.com/kubewrite/kube-write-mcp/test/stdio"
 )
 
 // pdb makes a disruption budget and waits until its controller has counted so many pods as

@@ -13,7 +13,6 @@ import (
 
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/test/harness"
-	"github.com/kubewrite/kube-write-mcp/test/stdio"
 )
 
 // caseNodes makes ready nodes that are gone after the test.

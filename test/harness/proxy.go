@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -13,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/rest"
 )
@@ -53,6 +56,7 @@ type Proxy struct {
 	requests []*Request
 	before   func(*Request, http.ResponseWriter) bool
 	after    func(*Request, *http.Response)
+	lost     []string // requests that the API server did not answer
 }
 
 // NewProxy makes a proxy to the API server of cfg, with cfg's own credentials left to
@@ -65,6 +69,7 @@ func NewProxy(t testing.TB, cfg *rest.Config) *Proxy {
 	}
 	bare := rest.AnonymousClientConfig(cfg)
 	bare.QPS = -1
+	bare.Dial = (&net.Dialer{}).DialContext // else all proxies share one connection, and what befalls it
 	transport, err := rest.TransportFor(bare)
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +91,14 @@ func NewProxy(t testing.TB, cfg *rest.Config) *Proxy {
 			}
 			return nil
 		},
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { panic(http.ErrAbortHandler) },
+		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, err error) {
+			if r.Context().Err() == nil { // the caller is still there: why it gets no answer
+				p.mu.Lock()
+				p.lost = append(p.lost, fmt.Sprintf("%s %s %s: %v", time.Now().UTC().Format(time.TimeOnly), r.Method, r.URL.Path, err))
+				p.mu.Unlock()
+			}
+			panic(http.ErrAbortHandler)
+		},
 	}
 	p.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
@@ -110,6 +122,9 @@ func NewProxy(t testing.TB, cfg *rest.Config) *Proxy {
 	t.Cleanup(func() {
 		p.server.CloseClientConnections() // watches
 		p.server.Close()
+		if t.Failed() && len(p.lost) > 0 {
+			t.Logf("the API server gave the proxy no answer:\n%s", strings.Join(p.lost, "\n"))
+		}
 	})
 	return p
 }

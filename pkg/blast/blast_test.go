@@ -95,6 +95,10 @@ func (w *world) restart(target plan.Target) *world {
 	}})
 }
 
+func (w *world) resume(target plan.Target) *world {
+	return w.step(plan.Step{Verb: plan.Patch, Target: target, Patch: []plan.Op{{Op: "remove", Path: "/spec/paused"}}})
+}
+
 // gone proposes to delete or evict pods by their names.
 func (w *world) gone(verb plan.Verb, on plan.OnBudget, names ...string) *world {
 	for _, name := range names {
@@ -313,17 +317,69 @@ func TestUnknownIsEverything(t *testing.T) {
 	})
 }
 
-// A paused Deployment that the same plan resumes does roll.
+// A resume rolls what was written to the template while the rollout was paused (RO-19):
+// nothing where every pod has it, and never the pods that have it.
+func TestResume(t *testing.T) {
+	status := func(all, updated, ready int32) func(*appsv1.Deployment) {
+		return func(d *appsv1.Deployment) {
+			d.Status = appsv1.DeploymentStatus{Replicas: all, UpdatedReplicas: updated, ReadyReplicas: ready}
+		}
+	}
+	for name, tc := range map[string]struct {
+		edit     []func(*appsv1.Deployment)
+		old, new int // pods, all of them ready
+		want     numbers
+		wantLine string
+		wantThen string
+		wantNeed Need
+	}{
+		"nothing was changed": {[]func(*appsv1.Deployment){status(4, 4, 4)}, 0, 4, numbers{plan.None, 0, 0, 4, 0, 0, false}, "", "", Need{}},
+		"no pods":             {[]func(*appsv1.Deployment){status(0, 0, 0), func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To[int32](0) }}, 0, 0, numbers{plan.None, 0, 0, 0, 0, 0, false}, "", "", Need{}},
+		"RO-19 a new template": {[]func(*appsv1.Deployment){status(4, 0, 4)}, 4, 0, numbers{plan.Replaces, 4, 4, 4, 1, 25, true},
+			"replaces 4 of 4 pods: at least 3 of 4 stay available, at most 5 at once", "rolling, at most 1 at a time", needsToRoll},
+		"the controller has not seen the template": {[]func(*appsv1.Deployment){status(4, 4, 4), func(d *appsv1.Deployment) { d.Generation, d.Status.ObservedGeneration = 3, 2 }},
+			4, 0, numbers{plan.Replaces, 4, 4, 4, 1, 25, true}, "", "rolling, at most 1 at a time", needsToRoll},
+		"half-way": {[]func(*appsv1.Deployment){status(5, 2, 5)}, 3, 2, numbers{plan.Replaces, 3, 5, 5, 2, 40, true},
+			"replaces 3 of 5 pods: at least 3 of 4 stay available, at most 5 at once", "rolling, at most 1 at a time", needsToRoll},
+		"an old pod is left": {[]func(*appsv1.Deployment){status(5, 4, 5)}, 1, 4, numbers{plan.Replaces, 1, 5, 5, 1, 20, true}, "", "rolling, at most 1 at a time", needsToRoll},
+		"more than wanted":   {[]func(*appsv1.Deployment){status(6, 5, 6)}, 1, 5, numbers{plan.Replaces, 2, 6, 6, 2, 34, true}, "", "rolling, at most 1 at a time", needsToRoll},
+		"one is missing":     {[]func(*appsv1.Deployment){status(3, 3, 3)}, 0, 3, numbers{plan.Replaces, 0, 3, 3, 0, 0, true}, "replaces 0 of 3 pods", "", needsToRoll},
+		"recreate": {[]func(*appsv1.Deployment){status(4, 0, 4), func(d *appsv1.Deployment) { d.Spec.Strategy.Type = "Recreate" }}, 4, 0, numbers{plan.Replaces, 4, 4, 4, 4, 100, true},
+			"stops all 4 pods before a new one starts (Recreate): an outage until new ones are ready", "recreated, all at once", Need{Namespace: "default", Pods: true, Services: true}},
+		"it is not paused": {[]func(*appsv1.Deployment){status(4, 0, 4), func(d *appsv1.Deployment) { d.Spec.Paused = false }}, 4, 0, numbers{plan.None, 0, 0, 4, 0, 0, false}, "", "", Need{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t).pods(webSet, tc.old, tc.old).pods(newSet, tc.new, tc.new)
+			d := deployment(4, appsv1.DeploymentStrategy{})
+			d.Spec.Paused = true
+			for _, edit := range tc.edit {
+				edit(d)
+			}
+			e := w.resume(w.live("deployments", d)).compute()
+			if diff := cmp.Diff(tc.want, numbersOf(e)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			wantLine(t, e, tc.wantLine)
+			if diff := cmp.Diff(tc.wantThen, e.Blast.Then); diff != "" {
+				t.Errorf("Then (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tc.wantNeed, Needs(w.in.Steps, w.in.Targets)); diff != "" {
+				t.Errorf("Needs (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// needsToRoll is what a plan needs to know that rolls the pods of a Deployment that surges.
+var needsToRoll = Need{Namespace: "default", Pods: true, Services: true, Quotas: true}
+
+// A paused Deployment that the same plan resumes does roll, once.
 func TestResumedInTheSamePlan(t *testing.T) {
 	w := newWorld(t).pods(webSet, 4, 4)
 	d := deployment(4, appsv1.DeploymentStrategy{})
-	d.Spec.Paused = true
+	d.Spec.Paused, d.Status.ReadyReplicas = true, 4
 	target := w.live("deployments", d)
-	w.step(plan.Step{Verb: plan.Patch, Target: target, Patch: []plan.Op{{Op: "remove", Path: "/spec/paused"}}})
-	if e := w.compute(); e.Blast.Direction != plan.None || e.Blast.AtRisk.Percent != 0 {
-		t.Errorf("resume alone: %+v", e.Blast)
-	}
-	if diff := cmp.Diff(numbers{plan.Replaces, 4, 4, 4, 1, 25, true}, numbersOf(w.restart(target).compute())); diff != "" {
+	if diff := cmp.Diff(numbers{plan.Replaces, 4, 4, 4, 1, 25, true}, numbersOf(w.resume(target).restart(target).compute())); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

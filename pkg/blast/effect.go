@@ -26,20 +26,26 @@ const (
 
 // effectsOf derives the effect of each Step on its live target from what it would write.
 func effectsOf(steps []plan.Step, targets map[string]plan.Object) []effect {
-	resumed := map[string]bool{}
+	resumed, templated := map[string]bool{}, map[string]bool{}
 	for _, s := range steps {
 		for _, op := range s.Patch {
 			if op.Path == "/spec/paused" {
 				resumed[s.Target.UID] = true
 			}
 		}
+		if s.Verb == plan.Patch && s.Rolls() {
+			templated[s.Target.UID] = true
+		}
 	}
 	effects := make([]effect, len(steps))
 	for i, s := range steps {
 		o := targets[s.Target.UID]
 		e := effectOf(s, o)
-		if e == rolls && !resumed[s.Target.UID] && heldBack(s.Target.Resource, o) != "" {
+		switch {
+		case e == rolls && !resumed[s.Target.UID] && heldBack(s.Target.Resource, o) != "":
 			e = held
+		case e == rolls && !s.Rolls() && templated[s.Target.UID]:
+			e = nothing // the pods roll once, to the template that another Step writes
 		}
 		effects[i] = e
 	}
@@ -62,7 +68,7 @@ func effectOf(s plan.Step, o plan.Object) effect {
 			return deletes
 		}
 	case plan.Patch:
-		return patchEffect(s)
+		return patchEffect(s, o)
 	case plan.Create:
 		return createEffect(s)
 	}
@@ -95,14 +101,14 @@ func replicas(o plan.Object) int {
 }
 
 // patchEffect is the gravest effect of a patch's operations.
-func patchEffect(s plan.Step) effect {
+func patchEffect(s plan.Step, o plan.Object) effect {
 	kind, ok := plan.KindOf(s.Target.Resource)
 	if !ok {
 		return unknown
 	}
 	e := nothing
 	for _, op := range s.Patch {
-		switch found := opEffect(kind, op); found {
+		switch found := opEffect(kind, op, o); found {
 		case unknown:
 			return unknown
 		case nothing:
@@ -113,7 +119,7 @@ func patchEffect(s plan.Step) effect {
 	return e
 }
 
-func opEffect(kind plan.Kind, op plan.Op) effect {
+func opEffect(kind plan.Kind, op plan.Op, o plan.Object) effect {
 	switch op.Op {
 	case "add", "replace", "remove", "ensure":
 	default:
@@ -131,7 +137,7 @@ func opEffect(kind plan.Kind, op plan.Op) effect {
 	case kind.Pods && (path == "/spec/template" || strings.HasPrefix(path, "/spec/template/")):
 		return rolls
 	case kind.Resource == "deployments" && path == "/spec/paused":
-		return nothing
+		return pausedEffect(op, o)
 	case (kind.Resource == "jobs" || kind.Resource == "cronjobs") && path == "/spec/suspend":
 		return suspendEffect(kind.Resource, op)
 	case kind.Resource == "nodes" && path == "/spec/unschedulable":
@@ -143,6 +149,28 @@ func opEffect(kind plan.Kind, op plan.Op) effect {
 		}
 	}
 	return unknown
+}
+
+// pausedEffect is that of a resume as well: it releases whatever was written to the template
+// meanwhile, unless the controller says of the spec of now that every pod has its template.
+func pausedEffect(op plan.Op, o plan.Object) effect {
+	resumes := op.Op == "remove" || string(op.Value) == "false"
+	if !resumes || o.Value("spec.paused") != "true" {
+		return nothing
+	}
+	if n := upToDate(o); n == replicas(o) && n == podStatus(o) {
+		return nothing
+	}
+	return rolls
+}
+
+// upToDate is how many of the wanted pods of a Deployment have the template of its spec:
+// none that is known while its status is behind.
+func upToDate(o plan.Object) int {
+	if behind(o) {
+		return 0
+	}
+	return min(o.Int("status.updatedReplicas"), replicas(o))
 }
 
 // heldBack says why a change of the pod template replaces no pod now, or "".

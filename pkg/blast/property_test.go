@@ -245,12 +245,24 @@ func deploymentTrial(t *testing.T, r *rand.Rand) {
 		about += fmt.Sprintf(" %+v", *s)
 	}
 	target := w.live("deployments", live)
-	if r.IntN(2) == 0 {
+	switch r.IntN(4) {
+	case 0:
 		live.Spec.Paused = false
 		w.live("deployments", live)
 		w.restart(target)
 		d.sets = append(d.sets, &simSet{})
-	} else {
+	case 1: // a resume, in the middle of a rollout or after changes of the template
+		live.Spec.Paused = true
+		about += ", resumed"
+		if r.IntN(2) == 0 {
+			live.Status.UpdatedReplicas = 0
+			d.sets = append(d.sets, &simSet{})
+			about += " with a new template"
+		}
+		w.live("deployments", live)
+		w.resume(target)
+		live.Spec.Paused = false
+	default:
 		to := r.IntN(n)
 		w.scale(target, int32(to))
 		d.n = to

@@ -155,6 +155,14 @@ func (t *tally) roll(s plan.Step, o plan.Object) {
 	touched, listed := pods, readyOf(pods)
 	missing := func(ready int) int { return ready - p.stays(available(o, ready)) }
 	replaced := func(unlisted int) int { return len(pods) + unlisted }
+	if !s.Rolls() { // a resume: the pods that have the template stay
+		replaced = func(unlisted int) int { return max(max(len(pods)+unlisted, podStatus(o))-upToDate(o), 0) }
+		whole := missing
+		missing = func(ready int) int { return min(whole(ready), replaced(max(ready-listed, 0))) }
+		if replaced(0) == 0 {
+			touched = nil
+		}
+	}
 	if s.Target.Resource == "statefulsets" && !p.recreate {
 		set, err := decode[appsv1.StatefulSet](o)
 		if err != nil {
@@ -180,8 +188,10 @@ func (t *tally) roll(s plan.Step, o plan.Object) {
 	w.lose(lost, true)
 	w.exposed = touched
 	unlisted := max(ready-listed, 0)
-	t.touch(plan.Replaces, replaced(unlisted), len(pods)+unlisted)
-	t.sayRoll(p, replaced(unlisted), len(pods)+unlisted, ready)
+	goes := replaced(unlisted)
+	of := max(len(pods)+unlisted, goes)
+	t.touch(plan.Replaces, goes, of)
+	t.sayRoll(p, goes, of, ready)
 	t.losesAnyEmptyDirs(w.key, "replaced", touched)
 }
 

@@ -152,6 +152,7 @@ type rule struct {
 	step  plan.Step
 	of    plan.Target                                         // what is looked at
 	judge func(plan.Step, plan.Object) (plan.Verdict, string) // an object of nil is one that is not there
+	rolls bool                                                // a controller brings pods to what the Step writes, or releases
 }
 
 // removes reports whether what is looked at shall be gone.
@@ -160,18 +161,19 @@ func (r rule) removes() bool { return r.step.Verb == plan.Evict || r.step.Verb =
 // rulesFor gives a rule for every Step that has an effect to wait for.
 func rulesFor(p *plan.Plan) (rules []rule) {
 	for _, s := range p.Steps {
+		resumed := s.Verb == plan.Patch && p.Blast.Direction == plan.Replaces // its patch may hold no template: what was held back is released
 		switch {
 		case s.Optional:
 		case s.Verb == plan.Evict, s.Verb == plan.Delete:
 			// A StatefulSet's pod comes back under its name.
 			returns := s.OnBudget != plan.Wait && strings.HasPrefix(p.Blast.AtRisk.Owner, "StatefulSet/")
-			rules = append(rules, rule{s, s.Target, isGone(returns)})
+			rules = append(rules, rule{s, s.Target, isGone(returns), false})
 		case s.Verb == plan.Create:
-			rules = append(rules, rule{s, s.Subject(), isMade(p.ID)})
-		case s.Rolls():
-			rules = append(rules, rule{s, s.Target, rolledOut})
+			rules = append(rules, rule{s, s.Subject(), isMade(p.ID), false})
+		case s.Rolls(), resumed:
+			rules = append(rules, rule{s, s.Target, rolledOut, true})
 		default:
-			rules = append(rules, rule{s, s.Target, holds})
+			rules = append(rules, rule{s, s.Target, holds, false})
 		}
 	}
 	return rules
@@ -303,7 +305,7 @@ func bearsMark(o plan.Object, id string) bool {
 // reached says how far a rollout was when its change was last seen in place.
 func reached(rules []rule, last plan.Verification) string {
 	updated, known := last.State["updated"]
-	rolls := slices.ContainsFunc(rules, func(r rule) bool { return r.step.Verb == plan.Patch && r.step.Rolls() })
+	rolls := slices.ContainsFunc(rules, func(r rule) bool { return r.step.Verb == plan.Patch && r.rolls })
 	if !known || !rolls || strings.HasPrefix(last.Reason, notObserved) {
 		return ""
 	}
@@ -320,7 +322,7 @@ func (e *Engine) obstacles(rules []rule) (verdict plan.Verdict, said string) {
 	ctx, cancel := context.WithTimeout(e.stop, obstaclesTimeout)
 	defer cancel()
 	for _, r := range rules {
-		if !r.step.Rolls() {
+		if !r.rolls {
 			continue
 		}
 		o, err := e.k.Read.Get(ctx, r.of)

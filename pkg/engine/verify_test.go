@@ -59,6 +59,23 @@ func TestHold(t *testing.T) {
 	}
 }
 
+// TestResumeWaits: a resume that releases a change is verified when its pods are there; one
+// that releases nothing when it stands.
+func TestResumeWaits(t *testing.T) {
+	resume := plan.Step{Verb: plan.Patch, Changes: []plan.Change{{Field: "spec.paused", Old: "true", New: "false"}},
+		Patch: []plan.Op{{Op: "remove", Path: "/spec/paused"}}, Target: plan.Target{Resource: "deployments", Name: "web"}}
+	live := plan.Object{"spec": map[string]any{"replicas": int64(3)}, "status": map[string]any{"replicas": int64(4), "updatedReplicas": int64(1), "availableReplicas": int64(3)}}
+	for direction, want := range map[plan.Direction]plan.Verdict{plan.Replaces: plan.Verifying, plan.None: plan.Verified} {
+		rules := rulesFor(&plan.Plan{Steps: []plan.Step{resume}, Blast: plan.Blast{Direction: direction}})
+		if len(rules) != 1 || rules[0].rolls != (direction == plan.Replaces) {
+			t.Fatalf("%s: rules %+v", direction, rules)
+		}
+		if got, why := rules[0].judge(resume, live); got != want {
+			t.Errorf("%s: verdict %s (%s), want %s", direction, got, why, want)
+		}
+	}
+}
+
 // TestTakenBack: who set a number again, and whether an autoscaler did.
 func TestTakenBack(t *testing.T) {
 	const restarted = "spec.template.metadata.annotations[kubectl.kubernetes.io/restartedAt]"

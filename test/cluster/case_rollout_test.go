@@ -459,14 +459,15 @@ func TestCase_RO_19(t *testing.T) {
 			t.Errorf("warnings %q, want %q", p.Warnings, want)
 		}
 	}
+	if p.Blast.Direction != plan.Replaces || p.Blast.Pods != 3 || p.Blast.Of != 3 || !slices.Contains(p.Radius, "replaces 3 of 3 pods: at least 3 of 3 stay available, at most 4 at once") {
+		t.Errorf("blast %+v, radius %q", p.Blast, p.Radius)
+	}
 	if strings.Contains(got.Text, "hunter2") {
 		t.Errorf("it shows a value of the environment: %s", got.Text)
 	}
-	verified(t, s, "rollout_resume", web)
-	lab.Eventually(t, "one rollout to main:c", func() (bool, error) {
-		d, err := cp.Client.AppsV1().Deployments(ns).Get(t.Context(), "web", metav1.GetOptions{})
-		return err == nil && d.Status.UpdatedReplicas == 3 && d.Status.AvailableReplicas == 3 && d.Status.Replicas == 3, err
-	})
+	if reason := verified(t, s, "rollout_resume", web); reason != "3 of 3 available, 3 updated, 3 in all" {
+		t.Errorf("verified: %s", reason)
+	}
 	sets, err := cp.Client.AppsV1().ReplicaSets(ns).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)

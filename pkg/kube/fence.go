@@ -3,6 +3,7 @@ package kube
 import (
 	"bytes"
 	"context"
+	stdjson "encoding/json"
 	"fmt"
 	"io"
 	"mime"
@@ -94,6 +95,9 @@ func (f *fence) pass(req *http.Request, body []byte) (*http.Request, error) {
 		return nil, fmt.Errorf("a write is never sent again")
 	}
 	inBody, err := dryRunInBody(req, body)
+	if err == nil && permit.replicas != nil {
+		body, err = withNumber(body, *permit.replicas)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -152,6 +156,22 @@ func dryRunInBody(req *http.Request, body []byte) (place, error) {
 	return missing, fmt.Errorf("its dryRun is %q", dry)
 }
 
+// withNumber gives a Scale that says how many replicas it wants. The typed client leaves a
+// zero out, and the API server makes a zero of whatever is left out: a number that was lost
+// on the way and one that is meant would be the same request.
+func withNumber(body []byte, replicas int32) ([]byte, error) {
+	var scale map[string]any
+	if err := json.UnmarshalCaseSensitivePreserveInts(body, &scale); err != nil {
+		return nil, fmt.Errorf("its body is not JSON: %w", err)
+	}
+	spec, _ := scale["spec"].(map[string]any)
+	if n, stated := spec["replicas"]; spec == nil || stated && n != int64(replicas) || !stated && replicas != 0 {
+		return nil, fmt.Errorf("its body does not have the %d replicas of the step", replicas)
+	}
+	spec["replicas"] = replicas
+	return stdjson.Marshal(scale)
+}
+
 func mutates(method string) bool {
 	return method != http.MethodGet && method != http.MethodHead && method != http.MethodOptions
 }
@@ -178,9 +198,10 @@ func readAll(req *http.Request) ([]byte, error) {
 // permit rides in the context from Writer.Send to the fence; nothing else can make one,
 // and it is good for one request.
 type permit struct {
-	mode    Mode
-	auditID string
-	used    atomic.Bool
+	mode     Mode
+	auditID  string
+	replicas *int32 // of a scale
+	used     atomic.Bool
 }
 
 type permitKey struct{}

@@ -68,6 +68,45 @@ func request(t *testing.T, ctx context.Context, method, path, body string) *http
 
 var modes = map[string]Mode{"read-only": ReadOnly, "planning": Planning, "live": Live}
 
+// TestScaleSaysItsNumber: a scale leaves with the number of its Step in it, a zero too, and
+// not at all with another one or without one (SC-19).
+func TestScaleSaysItsNumber(t *testing.T) {
+	for name, tc := range map[string]struct {
+		body     string
+		replicas int32
+		want     string // what leaves, "" for nothing
+	}{
+		"zero, left out":         {`{"kind":"Scale","spec":{},"status":{"replicas":3}}`, 0, `{"kind":"Scale","spec":{"replicas":0},"status":{"replicas":3}}`},
+		"zero":                   {`{"spec":{"replicas":0}}`, 0, `{"spec":{"replicas":0}}`},
+		"a number":               {`{"spec":{"replicas":3}}`, 3, `{"spec":{"replicas":3}}`},
+		"a number, left out":     {`{"spec":{}}`, 3, ""},
+		"a number, null":         {`{"spec":{"replicas":null}}`, 3, ""},
+		"zero, null":             {`{"spec":{"replicas":null}}`, 0, ""},
+		"another number":         {`{"spec":{"replicas":4}}`, 3, ""},
+		"another, for zero":      {`{"spec":{"replicas":4}}`, 0, ""},
+		"no spec":                {`{}`, 0, ""},
+		"no body":                {``, 0, ""},
+		"in other letters":       {`{"spec":{"Replicas":3}}`, 3, ""},
+		"another kind of number": {`{"spec":{"replicas":"3"}}`, 3, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			to := &sink{}
+			ctx := withPermit(t.Context(), &permit{mode: Live, replicas: &tc.replicas})
+			resp, err := Fence(Live, "")(to).RoundTrip(request(t, ctx, "PUT", deploymentPath+"/scale", tc.body))
+			got := strings.Join(to.body, "")
+			if err == nil {
+				resp.Body.Close()
+				if n := to.left[0].ContentLength; n != int64(len(got)) {
+					t.Errorf("%d bytes are announced, %d are sent", n, len(got))
+				}
+			}
+			if got != tc.want || (err == nil) != (tc.want != "") {
+				t.Errorf("%q left (%v), want %q", got, err, tc.want)
+			}
+		})
+	}
+}
+
 // TestFence: where dryRun stands decides, by verb and mode, what leaves. Each request has
 // the permit of its mode; without one nothing would leave at all, see below.
 func TestFence(t *testing.T) {

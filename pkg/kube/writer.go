@@ -46,7 +46,7 @@ func (w *Writer) Send(ctx context.Context, planID, auditID string, s plan.Step, 
 	sl.DryRun = w.mode == Planning
 	var sent atomic.Bool
 	seen := &warned{}
-	ctx = withPermit(ctx, &permit{mode: w.mode, auditID: auditID})
+	ctx = withPermit(ctx, &permit{mode: w.mode, auditID: auditID, replicas: s.Replicas})
 	ctx = context.WithValue(ctx, warnedKey{}, seen)
 	if !notAfter.IsZero() {
 		var cancel context.CancelFunc

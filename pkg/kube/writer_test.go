@@ -125,12 +125,25 @@ func TestSend(t *testing.T) {
 			webScale, aScale,
 			arrived{
 				"PUT /apis/apps/v1/namespaces/default/deployments/web/scale", "dryRun=All&" + manager,
-				`{"kind":"Scale","apiVersion":"autoscaling/v1","metadata":{"name":"web","namespace":"default","uid":"uid-1"},"spec":{},"status":{"replicas":0}}`,
+				`{"apiVersion":"autoscaling/v1","kind":"Scale","metadata":{"name":"web","namespace":"default","uid":"uid-1"},"spec":{"replicas":0},"status":{"replicas":0}}`,
 				"id", "application/json",
 			},
 			arrived{
 				"PUT /apis/apps/v1/namespaces/default/deployments/web/scale", manager,
-				`{"kind":"Scale","apiVersion":"autoscaling/v1","metadata":{"name":"web","namespace":"default","uid":"uid-1","resourceVersion":"100"},"spec":{},"status":{"replicas":0}}`,
+				`{"apiVersion":"autoscaling/v1","kind":"Scale","metadata":{"name":"web","namespace":"default","resourceVersion":"100","uid":"uid-1"},"spec":{"replicas":0},"status":{"replicas":0}}`,
+				"id", "application/json",
+			},
+		},
+		"scale to a number": {
+			plan.Step{Verb: plan.Scale, Target: webScale.Target, Replicas: ptr.To[int32](3)}, aScale,
+			arrived{
+				"PUT /apis/apps/v1/namespaces/default/deployments/web/scale", "dryRun=All&" + manager,
+				`{"apiVersion":"autoscaling/v1","kind":"Scale","metadata":{"name":"web","namespace":"default","uid":"uid-1"},"spec":{"replicas":3},"status":{"replicas":0}}`,
+				"id", "application/json",
+			},
+			arrived{
+				"PUT /apis/apps/v1/namespaces/default/deployments/web/scale", manager,
+				`{"apiVersion":"autoscaling/v1","kind":"Scale","metadata":{"name":"web","namespace":"default","resourceVersion":"100","uid":"uid-1"},"spec":{"replicas":3},"status":{"replicas":0}}`,
 				"id", "application/json",
 			},
 		},

@@ -114,9 +114,8 @@ func TestCase_SC_19(t *testing.T) {
 				t.Error("no scale was sent")
 			}
 			for _, r := range sent {
-				// The typed client leaves a zero out, which the API server reads as one.
-				var body struct{ Spec struct{ Replicas int32 } }
-				if err := json.Unmarshal([]byte(r.Body), &body); err != nil || body.Spec.Replicas != to {
+				var body struct{ Spec struct{ Replicas *int32 } }
+				if err := json.Unmarshal([]byte(r.Body), &body); err != nil || body.Spec.Replicas == nil || *body.Spec.Replicas != to {
 					t.Errorf("%s %s: %s (%v), want %d", r.Method, r.Query, r.Body, err, to)
 				}
 			}

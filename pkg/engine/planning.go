@@ -191,7 +191,7 @@ func (g *passed) describe(p *plan.Plan, redact func(string) string) {
 		p.Steps = append(p.Steps, s.Sealed(redact))
 	}
 	p.Kubectl, p.Undo, p.Cluster = g.Kubectl, g.Undo, g.cluster
-	p.Before, p.Version = plan.StateOf(g.Target.Resource, g.Object), plan.VersionOf(g.Object)
+	p.Before, p.Version = plan.BeforeOf(g.Target.Resource, g.Object), plan.VersionOf(g.Object)
 	p.Blast, p.Class = g.effect.Blast, g.effect.Class
 	p.Warnings, p.Untrusted = g.warnings, g.untrusted
 	if p.Label == "" {

@@ -326,7 +326,7 @@ func (x *execution) conclude(ctx context.Context, got *passed, d drifted, outcom
 	p := x.p
 	res := &plan.Result{
 		Outcome: outcome, Skipped: d.skipped, LeftOver: d.leftOver, Notes: notes,
-		Before: plan.StateOf(got.Target.Resource, got.Object), After: x.observe(ctx, got.Target),
+		Before: plan.BeforeOf(got.Target.Resource, got.Object), After: x.observe(ctx, got.Target),
 	}
 	if outcome == plan.Executed && d.leftOver != nil { // a node that is not empty is not drained
 		res.Outcome, res.Detail = plan.Failed, "what was planned is done; what came since is left over: plan again for it"

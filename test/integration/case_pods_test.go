@@ -181,6 +181,11 @@ func TestCase_PO_12(t *testing.T) {
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Pod("loner").On("some-node").With(func(p *corev1.Pod) {
 		p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "TOKEN", Value: "hunter2-in-the-env"}}
+		p.Spec.Containers[0].Args = []string{"--password=hunter2-in-the-args"}
+		p.Spec.InitContainers = []corev1.Container{{Name: "migrate", Image: "registry.example.com/migrate:7", Command: []string{"hunter2"}}}
+		p.Spec.Volumes = append(p.Spec.Volumes,
+			corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-1"}}},
+			corev1.Volume{Name: "tmp", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 	}))
 	pod := of(ns, "pod", "loner")
 	no := start(t).Must("plan_delete_pod", pod)
@@ -202,6 +207,12 @@ func TestCase_PO_12(t *testing.T) {
 	b := lines[i].Before
 	if b["uid"] != uid || b["phase"] != "Running" || b["node"] != "some-node" {
 		t.Errorf("before on record: %v", b)
+	}
+	want := plan.State{"owner": "none", "containers": "main=main", "init_containers": "migrate=registry.example.com/migrate:7", "volumes": "data=persistentVolumeClaim/data-1, tmp=emptyDir"}
+	for key, v := range want {
+		if b[key] != v {
+			t.Errorf("before on record: %s is %v, want %v", key, b[key], v)
+		}
 	}
 	if raw := string(plan.JSON(lines)); strings.Contains(raw, "hunter2") {
 		t.Error("the record holds a value of the pod's environment")

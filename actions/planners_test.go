@@ -240,7 +240,15 @@ func TestPlanners(t *testing.T) {
 			Steps:    []string{"scale deployment default/web: spec.replicas: 2 → 3", "patch deployment default/web (note): metadata.annotations[kubernetes.io/change-cause]: unset"},
 			Warnings: []string{"controlled by Rollout/web, which may undo the change"},
 		}},
-		"restart": {RolloutRestart, web, []runtime.Object{deployment()}, shown{
+		"restart": {RolloutRestart, web, three(deployment(runs("nginx:3"))), shown{
+			Sentence: "restart deployment default/web",
+			Kubectl:  "kubectl -n default rollout restart deployment/web",
+			Undo:     `plan_rollout_undo {"namespace":"default","deployment":"web","to_revision":3} kubectl -n default rollout undo deployment/web --to-revision=3`,
+			Note:     undoesTemplate,
+			Steps: []string{"patch deployment default/web: spec.template: sha256:*; spec.paused: unset; " +
+				"spec.template.metadata.annotations[kubectl.kubernetes.io/restartedAt]: unset → 2026-11-30T12:00:00Z"},
+		}},
+		"restart, the template has no revision yet": {RolloutRestart, web, three(deployment(runs("nginx:4"))), shown{
 			Sentence: "restart deployment default/web",
 			Kubectl:  "kubectl -n default rollout restart deployment/web",
 			Undo:     `plan_rollout_undo {"namespace":"default","deployment":"web"} kubectl -n default rollout undo deployment/web`,
@@ -248,12 +256,23 @@ func TestPlanners(t *testing.T) {
 			Steps: []string{"patch deployment default/web: spec.template: sha256:*; spec.paused: unset; " +
 				"spec.template.metadata.annotations[kubectl.kubernetes.io/restartedAt]: unset → 2026-11-30T12:00:00Z"},
 		}},
-		"restart a daemonset": {RolloutRestart, `{"namespace":"default","daemonset":"agent"}`, []runtime.Object{&appsv1.DaemonSet{ObjectMeta: meta("agent")}}, shown{
-			Sentence: "restart daemonset default/agent",
-			Kubectl:  "kubectl -n default rollout restart daemonset/agent",
-			Undo:     `plan_rollout_undo {"namespace":"default","daemonset":"agent"} kubectl -n default rollout undo daemonset/agent`,
+		"restart, its controller is behind": {RolloutRestart, web, three(deployment(runs("nginx:3"), func(d *appsv1.Deployment) { d.Generation = 2 })), shown{
+			Sentence: "restart deployment default/web",
+			Kubectl:  "kubectl -n default rollout restart deployment/web",
+			Undo:     `plan_rollout_undo {"namespace":"default","deployment":"web"} kubectl -n default rollout undo deployment/web`,
 			Note:     undoesTemplate,
-			Steps: []string{"patch daemonset default/agent: spec.template: sha256:*; " +
+			Steps: []string{"patch deployment default/web: spec.template: sha256:*; spec.paused: unset; " +
+				"spec.template.metadata.annotations[kubectl.kubernetes.io/restartedAt]: unset → 2026-11-30T12:00:00Z"},
+		}},
+		"restart a daemonset": {RolloutRestart, `{"namespace":"default","daemonset":"web"}`, []runtime.Object{
+			&appsv1.DaemonSet{ObjectMeta: meta("web"), Spec: appsv1.DaemonSetSpec{Selector: selectsWeb, Template: withImage("nginx:2")}},
+			controllerRevision(t, 2, "nginx:2", "uid-1"), controllerRevision(t, 1, "nginx:1", "uid-1"),
+		}, shown{
+			Sentence: "restart daemonset default/web",
+			Kubectl:  "kubectl -n default rollout restart daemonset/web",
+			Undo:     `plan_rollout_undo {"namespace":"default","daemonset":"web","to_revision":2} kubectl -n default rollout undo daemonset/web --to-revision=2`,
+			Note:     undoesTemplate,
+			Steps: []string{"patch daemonset default/web: spec.template: sha256:*; " +
 				"spec.template.metadata.annotations[kubectl.kubernetes.io/restartedAt]: unset → 2026-11-30T12:00:00Z"},
 		}},
 		"delete a pod": {DeletePod, `{"namespace":"default","pod":"web-1","grace_period_seconds":5}`, []runtime.Object{aPod("web-1")}, shown{

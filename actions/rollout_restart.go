@@ -2,9 +2,11 @@ package actions
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/action"
 )
@@ -25,6 +27,7 @@ var RolloutRestart = add(action.New(action.Spec{
 	Destroys: true,
 	Needs: []rbacv1.PolicyRule{
 		{APIGroups: []string{"apps"}, Resources: []string{"deployments", "statefulsets", "daemonsets"}, Verbs: []string{"get", "list", "patch"}},
+		{APIGroups: []string{"apps"}, Resources: []string{"replicasets", "controllerrevisions"}, Verbs: []string{"list"}},
 	},
 }, planRolloutRestart))
 
@@ -37,11 +40,26 @@ func planRolloutRestart(ctx context.Context, s *action.Session, a RolloutRestart
 		return err
 	}
 	s.Kubectl("kubectl -n %s rollout restart %s/%s", a.Namespace, w.Argument, w.GetName())
-	s.UndoCall("plan_rollout_undo", RolloutUndoArgs{Namespaced: action.Namespaced{Namespace: a.Namespace}, Rollable: a.Rollable},
-		"kubectl -n "+a.Namespace+" rollout undo "+w.Argument+"/"+w.GetName(), undoesTemplate)
+	back := RolloutUndoArgs{Namespaced: action.Namespaced{Namespace: a.Namespace}, Rollable: a.Rollable, ToRevision: revisionOf(ctx, s, w)}
+	kubectl := "kubectl -n " + a.Namespace + " rollout undo " + w.Argument + "/" + w.GetName()
+	if back.ToRevision != nil {
+		kubectl += fmt.Sprintf(" --to-revision=%d", *back.ToRevision)
+	}
+	s.UndoCall("plan_rollout_undo", back, kubectl, undoesTemplate)
 	edits := []action.Edit{action.Hold("spec.template")}
 	if w.Argument == "deployment" {
 		edits = append(edits, action.Hold("spec.paused"))
 	}
 	return s.Patch(w.Observed, append(edits, action.Set(restartedAt, s.Time.UTC().Format(time.RFC3339)), action.SetReason())...)
+}
+
+// revisionOf is the revision that holds the template of now, nil where it is not known: the
+// undo then goes to the one before the current, which is another one once there is a later
+// rollout.
+func revisionOf(ctx context.Context, s *action.Session, w action.Workload) *int32 {
+	h, err := historyOf(ctx, s, w.Observed)
+	if err != nil || !h.seen || len(h.revisions) == 0 || !h.revisions[0].same(h.template) {
+		return nil
+	}
+	return ptr.To(int32(h.revisions[0].number))
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -103,7 +104,7 @@ func (g *passed) takesBack(old *plan.Plan) error {
 		if field := g.elsewhere(s); field != "" {
 			return refusal.New(refusal.PreconditionFailed, "look at the object, and plan what is needed", "%s of %s would not be as it was before plan %s, since others changed it meanwhile", field, g.Target, old.ID)
 		}
-		if moved := lostFields(s, g.Object); moved != "" {
+		if moved := cmp.Or(lostFields(s, g.Object), g.around(s)); moved != "" {
 			g.moved = true
 			g.warnings = append(g.warnings, "changed again since: "+moved)
 		}
@@ -127,6 +128,29 @@ func (g *passed) elsewhere(old plan.Step) string {
 			if s.Target == old.Target && c.Old != c.New && known && v != c.New && !(plan.IsZero(v) && plan.IsZero(c.New)) {
 				return c.Field
 			}
+		}
+	}
+	return ""
+}
+
+// around names a field in which a Step wrote one value, and of which the pass puts back all:
+// what others wrote there since goes as well.
+func (g *passed) around(old plan.Step) string {
+	for _, held := range old.Changes {
+		whole := func(s plan.Step) bool {
+			return slices.ContainsFunc(s.Changes, func(c plan.Change) bool { return c.Field == held.Field && c.Old != c.New })
+		}
+		if held.Old != held.New || !slices.ContainsFunc(g.steps(), whole) {
+			continue
+		}
+		was, known := g.Object, true
+		for _, c := range old.Changes {
+			if known && c.Old != c.New && strings.HasPrefix(c.Field, held.Field+".") {
+				was, known = was.Before(c)
+			}
+		}
+		if !known || was.Value(held.Field) != held.Old {
+			return held.Field + " has other changes, which the undo takes back as well"
 		}
 	}
 	return ""

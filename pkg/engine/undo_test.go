@@ -53,3 +53,45 @@ func TestTakesBack(t *testing.T) {
 		})
 	}
 }
+
+// TestTakesBackARestart: an undo that puts the whole template back is exempt only as long as
+// the restart is all that happened to it; one that goes elsewhere is refused.
+func TestTakesBackARestart(t *testing.T) {
+	const at = "spec.template.metadata.annotations[kubectl.kubernetes.io/restartedAt]"
+	web := plan.Target{Resource: "deployments", Namespace: "default", Name: "web", UID: "u"}
+	live := func(image string, annotations map[string]any) plan.Object {
+		template := map[string]any{"metadata": map[string]any{"labels": map[string]any{"app": "web"}}, "spec": map[string]any{"image": image}}
+		if annotations != nil {
+			template["metadata"].(map[string]any)["annotations"] = annotations
+		}
+		return plan.Object{"spec": map[string]any{"template": template}}
+	}
+	restarted := map[string]any{"kubectl.kubernetes.io/restartedAt": "2026-11-30T12:00:00Z"}
+	before := live("main:1", nil).Value("spec.template")
+	for name, tc := range map[string]struct {
+		live        plan.Object
+		to          string // the template that the undo sets
+		wantRefused bool
+		wantExempt  bool
+	}{
+		"as the restart left it":      {live("main:1", restarted), before, false, true},
+		"another image since":         {live("main:2", restarted), before, false, false},
+		"another annotation since":    {live("main:1", map[string]any{"kubectl.kubernetes.io/restartedAt": "2026-11-30T12:00:00Z", "a": "b"}), before, false, false},
+		"restarted again since":       {live("main:1", map[string]any{"kubectl.kubernetes.io/restartedAt": "2026-11-30T13:00:00Z"}), before, false, false},
+		"the annotation is gone":      {live("main:1", nil), before, false, false},
+		"it goes to another revision": {live("main:2", restarted), live("main:1", restarted).Value("spec.template"), true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			old := plan.Step{Verb: plan.Patch, Target: web, Changes: []plan.Change{{Field: "spec.template", Old: before, New: before}, {Field: at, New: "2026-11-30T12:00:00Z"}}}
+			back := plan.Step{Verb: plan.Patch, Target: web, Changes: []plan.Change{{Field: "spec.template", Old: tc.live.Value("spec.template"), New: tc.to}}}
+			g := &passed{cluster: "c", Outcome: action.Outcome{Target: web, Object: tc.live, Proposals: []action.Proposal{{Step: back}}}}
+			err := g.takesBack(&plan.Plan{ID: "mf3q7x2ad5", Cluster: "c", Steps: []plan.Step{old}})
+			if (err != nil) != tc.wantRefused {
+				t.Fatalf("refused: %v, want %t", err, tc.wantRefused)
+			}
+			if exempt := g.exempt(&plan.Plan{Undoes: "mf3q7x2ad5"}); err == nil && exempt != tc.wantExempt {
+				t.Errorf("exempt %t, want %t: %q", exempt, tc.wantExempt, g.warnings)
+			}
+		})
+	}
+}

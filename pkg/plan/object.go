@@ -222,6 +222,34 @@ func (o Object) at(segments []string) any {
 	return v
 }
 
+// Before gives the object as it was before a Change of a string in nested maps, without the
+// map that it was the only one in. It reports whether it can: other values are not shown as
+// they are.
+func (o Object) Before(c Change) (Object, bool) {
+	if c.Old != "" && Show(c.Old) != c.Old || strings.HasPrefix(c.Old, "sha256:") {
+		return nil, false
+	}
+	was := Object(runtime.DeepCopyJSON(o))
+	segments := Path(c.Field)
+	last := len(segments) - 1
+	parent, _ := was.at(segments[:last]).(map[string]any)
+	if _, text := parent[segments[last]].(string); !text {
+		return nil, false
+	}
+	parent[segments[last]] = c.Old
+	if c.Old == "" {
+		delete(parent, segments[last])
+	}
+	if len(parent) == 0 && last > 0 {
+		above, ok := was.at(segments[:last-1]).(map[string]any)
+		if !ok {
+			return nil, false
+		}
+		delete(above, segments[last-1])
+	}
+	return was, true
+}
+
 // Fill gives the slots of a Step that the live object decides: its version and the
 // parent maps that it lacks.
 func (s Step) Fill(o Object) Slots {

@@ -256,6 +256,44 @@ func TestMoved(t *testing.T) {
 }
 
 // TestMovedToOwn: a Step that was proposed on an object rests on that object.
+// TestBefore: a change of a text is taken back in a copy; of what is not shown as it is, or is
+// no text, nothing is made up.
+func TestBefore(t *testing.T) {
+	live := func() Object {
+		return Object{"spec": map[string]any{"replicas": int64(3), "image": "b", "annotations": map[string]any{"a.b/c": "now"}, "list": []any{map[string]any{"image": "b"}}}}
+	}
+	for name, tc := range map[string]struct {
+		change Change
+		field  string
+		want   any
+		wantOK bool
+	}{
+		"another value":         {Change{Field: "spec.image", Old: "a", New: "b"}, "spec.image", "a", true},
+		"it was not there":      {Change{Field: "spec.image", New: "b"}, "spec.image", nil, true},
+		"nor was its map":       {Change{Field: "spec.annotations[a.b/c]", New: "now"}, "spec.annotations", nil, true},
+		"in a list":             {Change{Field: "spec.list[0].image", Old: "a", New: "b"}, "spec.list[0].image", "a", true},
+		"a number":              {Change{Field: "spec.replicas", Old: "2", New: "3"}, "", nil, false},
+		"a hash":                {Change{Field: "spec.image", Old: "sha256:0123456789ab", New: "b"}, "", nil, false},
+		"free text":             {Change{Field: "spec.image", Old: "a b", New: "b"}, "", nil, false},
+		"it is not there":       {Change{Field: "spec.other", Old: "a", New: "b"}, "", nil, false},
+		"nor is its map, there": {Change{Field: "status.other.x", Old: "a", New: "b"}, "", nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := live()
+			was, ok := o.Before(tc.change)
+			if diff := cmp.Diff(live(), o); diff != "" {
+				t.Errorf("the object itself moved (-want +got):\n%s", diff)
+			}
+			if ok != tc.wantOK {
+				t.Fatalf("it is known: %t, want %t", ok, tc.wantOK)
+			}
+			if ok && was.at(Path(tc.field)) != tc.want {
+				t.Errorf("%s was %v, want %v", tc.field, was.at(Path(tc.field)), tc.want)
+			}
+		})
+	}
+}
+
 func TestMovedToOwn(t *testing.T) {
 	for name, old := range map[string]string{"zero": "0", "false": "false", "unset": ""} {
 		t.Run(name, func(t *testing.T) {

@@ -26,7 +26,9 @@ func TestBeforeOf(t *testing.T) {
 		}
 		return p
 	}
-	volume := func(name string, source corev1.VolumeSource) corev1.Volume { return corev1.Volume{Name: name, VolumeSource: source} }
+	volume := func(name string, source corev1.VolumeSource) corev1.Volume {
+		return corev1.Volume{Name: name, VolumeSource: source}
+	}
 	was := State{"uid": "uid-1", "rv": "7", "phase": "Running", "node": "n1"}
 	with := func(more State) State {
 		out := State{"owner": "none", "service_account": "robot", "containers": "app=registry.example.com/team/app:1.2, side=side@sha256:" + strings.Repeat("a", 64)}

@@ -1,6 +1,7 @@
 package blast
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -34,7 +35,8 @@ func surges(e effect, s plan.Step, o plan.Object) int {
 	return 0
 }
 
-// sayQuotas tells which quotas have no room for so many more pods of a template.
+// sayQuotas tells which quotas have no room for so many more pods of a template, and which
+// ones it cannot judge.
 func (t *tally) sayQuotas(e effect, s plan.Step, o plan.Object, tpl *corev1.PodTemplateSpec) {
 	pod := &corev1.Pod{Spec: *tpl.Spec.DeepCopy()}
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
@@ -42,16 +44,28 @@ func (t *tally) sayQuotas(e effect, s plan.Step, o plan.Object, tpl *corev1.PodT
 			defaultRequests(&list[i].Resources)
 		}
 	}
-	each := perPod(pod)
 	for _, q := range t.in.Facts.Quotas {
-		if q.Namespace != s.Target.Namespace || !counts(q, pod) {
+		if q.Namespace != s.Target.Namespace {
+			continue
+		}
+		for _, name := range slices.Sorted(maps.Keys(q.Hard)) {
+			if madeBeside(e, s, o, pod, name) {
+				t.notEvaluated("quota %s counts %s, and more than pods is made", short(q.Name), safe(name))
+			}
+		}
+		counted, unknown := counts(q, pod)
+		switch {
+		case unknown != "" && slices.ContainsFunc(slices.Collect(maps.Keys(q.Hard)), ofPods):
+			t.notEvaluated("quota %s counts pods by %s, which the template does not say", short(q.Name), safe(unknown))
+			continue
+		case !counted:
 			continue
 		}
 		noun := "new pod"
 		if e == rolls {
 			noun = "surge pod"
 		}
-		if fits := t.sayQuota(q, surges(e, s, o), noun, each); fits == 0 && e == rolls {
+		if fits := t.sayQuota(q, surges(e, s, o), noun, pod); fits == 0 && e == rolls {
 			if p, _ := paceOf(s.Target.Resource, o, 0); p.unavailable == 0 {
 				t.say(blocked, "the rollout cannot begin: no old pod may go before a new one is there")
 			}
@@ -59,18 +73,27 @@ func (t *tally) sayQuotas(e effect, s plan.Step, o plan.Object, tpl *corev1.PodT
 	}
 }
 
+// notEvaluated warns of a quota, or a part of one, that was not judged.
+func (t *tally) notEvaluated(format string, args ...any) {
+	w := "not evaluated: " + fmt.Sprintf(format, args...)
+	if !slices.Contains(t.warnings, w) {
+		t.warnings = append(t.warnings, w)
+	}
+}
+
 // sayQuota gives how many of n pods a quota has room for.
-func (t *tally) sayQuota(q plan.Quota, n int, noun string, each map[string]int64) (fits int) {
+func (t *tally) sayQuota(q plan.Quota, n int, noun string, pod *corev1.Pod) (fits int) {
+	each, unstated := perPod(pod)
 	tightest := ""
 	fits = n
 	for _, name := range slices.Sorted(maps.Keys(q.Hard)) {
-		one := each[name]
-		if one == 0 {
+		switch one := each[name]; {
+		case unstated[name]:
 			t.say(blocked, "quota %s counts %s, which not every container states: new pods are refused unless a LimitRange sets it", short(q.Name), name)
-			continue
-		}
-		if room := int(max(q.Hard[name]-q.Used[name], 0) / one); room < fits {
-			tightest, fits = name, room
+		case one > 0:
+			if room := int(max(q.Hard[name]-q.Used[name], 0) / one); room < fits {
+				tightest, fits = name, room
+			}
 		}
 	}
 	if tightest == "" {
@@ -80,7 +103,7 @@ func (t *tally) sayQuota(q plan.Quota, n int, noun string, each map[string]int64
 	if each[tightest] != 1 {
 		one = ", each needs " + shownAmount(tightest, each[tightest])
 	}
-	t.say(blocked, "quota %s: %s %s of %s used%s: %d of %s cannot be created", short(q.Name), tightest,
+	t.say(blocked, "quota %s: %s %s of %s used%s: %d of %s cannot be created", short(q.Name), safe(tightest),
 		shownAmount(tightest, used), shownAmount(tightest, hard), one, n-fits, count(n, noun))
 	return fits
 }
@@ -97,57 +120,139 @@ func defaultRequests(r *corev1.ResourceRequirements) {
 	}
 }
 
-// perPod is what one pod takes of a quota, by the quota's names: 0 where admission misses
-// it in one of the containers.
-func perPod(pod *corev1.Pod) map[string]int64 {
-	out := map[string]int64{"pods": 1, "count/pods": 1}
+// ofPods reports whether a quota's name is about pods themselves.
+func ofPods(name string) bool {
+	switch name {
+	case "pods", "count/pods", "limits.cpu", "limits.memory", "limits.ephemeral-storage":
+		return true
+	}
+	what, requested := strings.CutPrefix(name, "requests.")
+	return requested && what != "storage"
+}
+
+// perPod is what one pod takes of a quota, by the quota's names, and of which of them
+// admission misses what it wants of every container: of cpu and memory alone.
+func perPod(pod *corev1.Pod) (each map[string]int64, unstated map[string]bool) {
+	each, unstated = map[string]int64{"pods": 1, "count/pods": 1}, map[string]bool{}
 	for prefix, list := range map[string]corev1.ResourceList{
 		"requests.": requests.PodRequests(pod, requests.PodResourcesOptions{}),
 		"limits.":   requests.PodLimits(pod, requests.PodResourcesOptions{}),
 	} {
-		out[prefix+"cpu"], out[prefix+"memory"] = list.Cpu().MilliValue(), list.Memory().Value()
+		for name, n := range list {
+			if each[prefix+string(name)] = n.Value(); name == corev1.ResourceCPU {
+				each[prefix+string(name)] = n.MilliValue()
+			}
+		}
 	}
 	if pod.Spec.Resources != nil {
-		return out
+		return each, unstated
 	}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		for prefix, stated := range map[string]corev1.ResourceList{"requests.": c.Resources.Requests, "limits.": c.Resources.Limits} {
 			for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 				if _, ok := stated[name]; !ok {
-					out[prefix+string(name)] = 0
+					unstated[prefix+string(name)] = true
 				}
 			}
 		}
 	}
-	return out
+	return each, unstated
 }
 
-// counts reports whether a quota counts such a pod. Of the scopes those are known that a
-// template decides by itself; in doubt it does not.
-func counts(q plan.Quota, pod *corev1.Pod) bool {
-	bestEffort := true
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		bestEffort = bestEffort && len(c.Resources.Requests) == 0
+// madeBeside reports whether a Step makes other objects than pods that a quota of this name
+// counts.
+func madeBeside(e effect, s plan.Step, o plan.Object, pod *corev1.Pod, name string) bool {
+	switch {
+	case name == "count/replicasets.apps":
+		return e == rolls && s.Target.Resource == "deployments"
+	case name == "count/controllerrevisions.apps":
+		return e == rolls && s.Target.Resource != "deployments"
+	case name == "persistentvolumeclaims", name == "count/persistentvolumeclaims", name == "requests.storage", strings.Contains(name, ".storageclass.storage.k8s.io/"):
+		return e == adds && o.Value("spec.volumeClaimTemplates") != "" ||
+			slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Ephemeral != nil })
+	case name == "count/resourceclaims.resource.k8s.io", strings.Contains(name, ".deviceclass.resource.k8s.io/"):
+		return len(pod.Spec.ResourceClaims) > 0
 	}
+	return false
+}
+
+// counts reports whether a quota counts such a pod, by all of its scopes; unknown names the
+// scope by which that is not known.
+func counts(q plan.Quota, pod *corev1.Pod) (yes bool, unknown string) {
 	for _, s := range q.Scopes {
-		switch corev1.ResourceQuotaScope(s) {
-		case corev1.ResourceQuotaScopeNotTerminating:
-			if pod.Spec.ActiveDeadlineSeconds != nil {
-				return false
-			}
-		case corev1.ResourceQuotaScopeNotBestEffort:
-			if bestEffort {
-				return false
-			}
-		case corev1.ResourceQuotaScopeBestEffort:
-			if !bestEffort {
-				return false
-			}
-		default:
-			return false
+		switch holds, known := scoped(s, pod); {
+		case !known:
+			unknown = s.Name
+		case !holds:
+			return false, ""
 		}
 	}
-	return true
+	return unknown == "", unknown
+}
+
+// scoped reports whether a pod is in a scope, as the API server's evaluator of quotas
+// decides.
+func scoped(s plan.QuotaScope, pod *corev1.Pod) (holds, known bool) {
+	switch corev1.ResourceQuotaScope(s.Name) {
+	case corev1.ResourceQuotaScopeTerminating:
+		return pod.Spec.ActiveDeadlineSeconds != nil, true
+	case corev1.ResourceQuotaScopeNotTerminating:
+		return pod.Spec.ActiveDeadlineSeconds == nil, true
+	case corev1.ResourceQuotaScopeBestEffort:
+		return bestEffort(pod), true
+	case corev1.ResourceQuotaScopeNotBestEffort:
+		return !bestEffort(pod), true
+	case corev1.ResourceQuotaScopeCrossNamespacePodAffinity:
+		return crossesNamespaces(pod.Spec.Affinity), true
+	case corev1.ResourceQuotaScopeVolumeAttributesClass:
+		return false, true // of claims
+	case corev1.ResourceQuotaScopePriorityClass:
+		class := pod.Spec.PriorityClassName
+		if class == "" {
+			return false, false // the cluster may have a default
+		}
+		switch corev1.ScopeSelectorOperator(s.Operator) {
+		case corev1.ScopeSelectorOpIn:
+			return slices.Contains(s.Values, class), true
+		case corev1.ScopeSelectorOpNotIn:
+			return !slices.Contains(s.Values, class), true
+		case corev1.ScopeSelectorOpExists:
+			return true, true
+		case corev1.ScopeSelectorOpDoesNotExist:
+			return false, true
+		}
+	}
+	return false, false
+}
+
+// bestEffort reports whether a pod states no cpu and no memory.
+func bestEffort(pod *corev1.Pod) bool {
+	stated := func(r corev1.ResourceRequirements) bool {
+		return !r.Requests.Cpu().IsZero() || !r.Requests.Memory().IsZero() || !r.Limits.Cpu().IsZero() || !r.Limits.Memory().IsZero()
+	}
+	if pod.Spec.Resources != nil {
+		return !stated(*pod.Spec.Resources)
+	}
+	return !slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool { return stated(c.Resources) })
+}
+
+// crossesNamespaces reports whether an affinity looks at pods of other namespaces.
+func crossesNamespaces(a *corev1.Affinity) bool {
+	if a == nil {
+		return false
+	}
+	var terms []corev1.PodAffinityTerm
+	var weighted []corev1.WeightedPodAffinityTerm
+	if p := a.PodAffinity; p != nil {
+		terms, weighted = append(terms, p.RequiredDuringSchedulingIgnoredDuringExecution...), append(weighted, p.PreferredDuringSchedulingIgnoredDuringExecution...)
+	}
+	if p := a.PodAntiAffinity; p != nil {
+		terms, weighted = append(terms, p.RequiredDuringSchedulingIgnoredDuringExecution...), append(weighted, p.PreferredDuringSchedulingIgnoredDuringExecution...)
+	}
+	for _, w := range weighted {
+		terms = append(terms, w.PodAffinityTerm)
+	}
+	return slices.ContainsFunc(terms, func(t corev1.PodAffinityTerm) bool { return len(t.Namespaces) > 0 || t.NamespaceSelector != nil })
 }
 
 // shownAmount is an amount as manifests write it.
@@ -155,7 +260,7 @@ func shownAmount(name string, n int64) string {
 	switch {
 	case strings.HasSuffix(name, "cpu"):
 		return resource.NewMilliQuantity(n, resource.DecimalSI).String()
-	case strings.HasSuffix(name, "memory"):
+	case strings.HasSuffix(name, "memory"), strings.HasSuffix(name, "ephemeral-storage"), strings.Contains(name, "hugepages-"):
 		return resource.NewQuantity(n, resource.BinarySI).String()
 	}
 	return resource.NewQuantity(n, resource.DecimalSI).String()

@@ -113,32 +113,28 @@ func autoscalerFacts(h *autoscalingv2.HorizontalPodAutoscaler) plan.Autoscaler {
 	return out
 }
 
-// quotaFacts takes what is limited of pods; the API has two names for some of it.
+// quotaFacts takes all that a quota limits: what of it the new pods need decides who knows
+// them.
 func quotaFacts(q *corev1.ResourceQuota) plan.Quota {
 	out := plan.Quota{Namespace: q.Namespace, Name: q.Name, Hard: map[string]int64{}, Used: map[string]int64{}}
 	for _, s := range q.Spec.Scopes {
-		out.Scopes = append(out.Scopes, string(s))
+		out.Scopes = append(out.Scopes, plan.QuotaScope{Name: string(s), Operator: string(corev1.ScopeSelectorOpExists)})
 	}
 	if q.Spec.ScopeSelector != nil {
 		for _, s := range q.Spec.ScopeSelector.MatchExpressions {
-			scope := string(s.ScopeName)
-			if s.Operator != corev1.ScopeSelectorOpExists {
-				scope += " " + string(s.Operator)
-			}
-			out.Scopes = append(out.Scopes, scope)
+			out.Scopes = append(out.Scopes, plan.QuotaScope{Name: string(s.ScopeName), Operator: string(s.Operator), Values: s.Values})
 		}
 	}
 	for name, hard := range q.Spec.Hard {
 		key := string(name)
-		switch name {
-		case corev1.ResourceCPU, corev1.ResourceMemory:
+		if name == corev1.ResourceCPU || name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage || strings.HasPrefix(key, corev1.ResourceHugePagesPrefix) {
 			key = "requests." + key
-		case corev1.ResourcePods, "count/pods", corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory, corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory:
-		default:
-			continue
 		}
-		used := q.Status.Used[name]
-		out.Hard[key], out.Used[key] = amount(key, hard), amount(key, used)
+		most := amount(key, hard)
+		if other, twice := out.Hard[key]; twice {
+			most = min(most, other)
+		}
+		out.Hard[key], out.Used[key] = most, amount(key, q.Status.Used[name])
 	}
 	return out
 }

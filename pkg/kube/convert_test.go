@@ -287,6 +287,7 @@ func TestQuotaFacts(t *testing.T) {
 		Spec: corev1.ResourceQuotaSpec{
 			Hard: corev1.ResourceList{
 				"pods": resource.MustParse("3"), "cpu": resource.MustParse("2"), "limits.memory": resource.MustParse("1Gi"), "secrets": resource.MustParse("5"),
+				"requests.cpu": resource.MustParse("1500m"), "requests.nvidia.com/gpu": resource.MustParse("4"), "hugepages-2Mi": resource.MustParse("4Mi"),
 			},
 			Scopes: []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeNotTerminating},
 			ScopeSelector: &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{
@@ -294,12 +295,15 @@ func TestQuotaFacts(t *testing.T) {
 				{ScopeName: corev1.ResourceQuotaScopeBestEffort, Operator: corev1.ScopeSelectorOpExists},
 			}},
 		},
-		Status: corev1.ResourceQuotaStatus{Used: corev1.ResourceList{"pods": resource.MustParse("2"), "cpu": resource.MustParse("1900m")}},
+		Status: corev1.ResourceQuotaStatus{Used: corev1.ResourceList{
+			"pods": resource.MustParse("2"), "cpu": resource.MustParse("900m"), "requests.cpu": resource.MustParse("900m"), "requests.nvidia.com/gpu": resource.MustParse("3"),
+		}},
 	}
 	want := plan.Quota{
-		Namespace: "default", Name: "team", Scopes: []string{"NotTerminating", "PriorityClass In", "BestEffort"},
-		Hard: map[string]int64{"pods": 3, "requests.cpu": 2000, "limits.memory": 1 << 30},
-		Used: map[string]int64{"pods": 2, "requests.cpu": 1900, "limits.memory": 0},
+		Namespace: "default", Name: "team",
+		Scopes: []plan.QuotaScope{{Name: "NotTerminating", Operator: "Exists"}, {Name: "PriorityClass", Operator: "In", Values: []string{"high"}}, {Name: "BestEffort", Operator: "Exists"}},
+		Hard:   map[string]int64{"pods": 3, "requests.cpu": 1500, "limits.memory": 1 << 30, "secrets": 5, "requests.nvidia.com/gpu": 4, "requests.hugepages-2Mi": 4 << 20},
+		Used:   map[string]int64{"pods": 2, "requests.cpu": 900, "limits.memory": 0, "secrets": 0, "requests.nvidia.com/gpu": 3, "requests.hugepages-2Mi": 0},
 	}
 	if diff := cmp.Diff(want, quotaFacts(q)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

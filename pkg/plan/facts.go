@@ -100,13 +100,20 @@ type Autoscaler struct {
 	ScaledObject        string // the KEDA object that owns it, "" for none
 }
 
-// Quota is a ResourceQuota with what it limits of pods: pods, count/pods, and
-// requests.cpu, limits.memory and the like, of which cpu is in millicores and memory in
-// bytes.
+// Quota is a ResourceQuota: the pods that it counts, and what it limits, in millicores for
+// cpu and in the resource's own unit for all else. What the API has two names for stands
+// under the longer one: requests.cpu, requests.memory.
 type Quota struct {
 	Namespace, Name string
-	Scopes          []string // the pods that count, all of them where it is empty
+	Scopes          []QuotaScope // all of them must hold of a pod; all pods count where there is none
 	Hard, Used      map[string]int64
+}
+
+// QuotaScope is one condition on the pods that a quota counts.
+type QuotaScope struct {
+	Name     string // BestEffort, PriorityClass and the like
+	Operator string // Exists, In, NotIn, DoesNotExist
+	Values   []string
 }
 
 // Node is what the arithmetic needs of a node.

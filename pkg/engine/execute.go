@@ -154,14 +154,31 @@ func (e *Engine) open(l *journal.Ledger, p *plan.Plan, now time.Time) error {
 		return refusal.New(refusal.RecordMissing, "plan again", "plan %s is not on record any more", p.ID)
 	case st.Ended != "":
 		return refusal.New(refusal.Code(st.Ended), "plan again", "plan %s has ended: it is %s", p.ID, st.Ended)
-	case !now.Before(p.Expires):
-		return refusal.New(refusal.Expired, "plan again", "the plan expired at %s", p.Expires.UTC().Format(time.RFC3339))
+	}
+	if why := lapsed(p, now); why != "" {
+		return refusal.New(refusal.Expired, "plan again", "%s", why)
 	}
 	wall := e.wall()
 	if r := gate.Rate("write", l.Writes(p.Cluster, wall.Add(-time.Minute)), limits.WritesPerMinute, wall); r != nil {
 		return r
 	}
 	return nil
+}
+
+// maxAhead is how far the clock of the process that planned may be ahead of this one's.
+const maxAhead = time.Minute
+
+// lapsed says why a plan is good no more, "" while it is. Its times are by the clock of the
+// process that planned: one that was ahead gives it more time than it was made for.
+func lapsed(p *plan.Plan, now time.Time) string {
+	switch ahead := p.Created.Sub(now); {
+	case !now.Before(p.Expires):
+		return "the plan expired at " + p.Expires.UTC().Format(time.RFC3339)
+	case ahead > maxAhead:
+		return fmt.Sprintf("the plan counts as expired: it was made at %s by the clock of the process that planned it, which is %s ahead of the clock of this one",
+			p.Created.UTC().Format(time.RFC3339), ahead.Round(time.Second))
+	}
+	return ""
 }
 
 func namespaceOf(p *plan.Plan) string {

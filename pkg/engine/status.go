@@ -43,6 +43,7 @@ func (e *Engine) status(c Call, schema *jsonschema.Schema) (*Execution, error) {
 		e.findOut(p) // for whoever asks next
 	}
 	x := &Execution{Plan: p, Steps: st.Steps, Outcome: plan.NotExecuted}
+	over := lapsed(p, e.now())
 	switch {
 	case st.Done:
 		return e.recorded(p)
@@ -54,8 +55,8 @@ func (e *Engine) status(c Call, schema *jsonschema.Schema) (*Execution, error) {
 		x.Detail = "the plan found nothing to change"
 	case st.Ended != "":
 		x.Detail = "the plan has ended: it is " + st.Ended
-	case !e.now().Before(p.Expires):
-		x.Detail = "the plan expired at " + p.Expires.UTC().Format(time.RFC3339)
+	case over != "":
+		x.Detail = over
 	default:
 		x.Detail = fmt.Sprintf("its phrase is good until %s", p.Expires.UTC().Format(time.RFC3339))
 	}

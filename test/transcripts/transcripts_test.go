@@ -398,7 +398,7 @@ func serve(t *testing.T, era stdio.Era, cfg *rest.Config, readOnly bool, flags .
 	}()
 	s.stdin = inW
 	s.sent = &recorder{WriteCloser: inW}
-	c, err := stdio.Connect(era, s.sent, outR)
+	c, err := stdio.Connect(era, s.sent, outR, nil)
 	if err != nil {
 		t.Fatal(err, s.stderr.String())
 	}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	"github.com/kubewrite/kube-write-mcp/pkg/journal"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/test/harness"
+	"github.com/kubewrite/kube-write-mcp/test/lab"
 	"github.com/kubewrite/kube-write-mcp/test/stdio"
 )
 
@@ -245,14 +247,9 @@ func TestPersonOnce(t *testing.T) {
 	for _, era := range []stdio.Era{stdio.Legacy, stdio.Modern} {
 		ns := cp.Namespace(t)
 		harness.Create(t, cp, ns, harness.Pod("loner"))
-		var asked sync.Map
-		n := 0
-		var mu sync.Mutex
+		var n atomic.Int32
 		l := newLibrary(t, era, elicited(func(ctx context.Context, f mcp.ElicitationParams) (*mcp.ElicitationResult, error) {
-			mu.Lock()
-			n++
-			mu.Unlock()
-			asked.Store(f.Message, true)
+			n.Add(1)
 			return typed("loner")(ctx, f)
 		}), harness.Options{})
 		args, _ := l.plan("delete_pod", of(ns, "pod", "loner"))
@@ -261,8 +258,8 @@ func TestPersonOnce(t *testing.T) {
 		if first.Replayed || !second.Replayed || string(first.Result) != string(second.Result) || first.Outcome != plan.Executed {
 			t.Errorf("%s: first %+v, second %+v", era, first, second)
 		}
-		if n != 1 {
-			t.Errorf("%s: %d questions, want one", era, n)
+		if n.Load() != 1 {
+			t.Errorf("%s: %d questions, want one", era, n.Load())
 		}
 	}
 	t.Run("at once", func(t *testing.T) {
@@ -421,8 +418,7 @@ func TestPersonForged(t *testing.T) {
 	t.Parallel()
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Pod("loner"), harness.Pod("other"))
-	s, args := harness.Prepare(t, cp, harness.Options{State: filepath.Join(t.TempDir(), "state")})
-	_ = s
+	s, args := harness.Prepare(t, cp, harness.Options{})
 	c, err := stdio.Start(stdio.Modern, program(t), nil, args...)
 	if err != nil {
 		t.Fatal(err)
@@ -471,6 +467,10 @@ func TestPersonPolicy(t *testing.T) {
 		return harness.Start(t, cp, harness.Options{State: state, Args: flags})
 	}
 	pod := of(ns, "pod", "loner")
+	asked := 0
+	elsewhere := harness.Start(t, cp, harness.Options{
+		State: state, Era: stdio.Legacy, Args: []string{"--allow-namespaces", "elsewhere"}, Answer: func(json.RawMessage) any { asked++; return nil },
+	})
 	human, allow, refuse := with(), with("--irreversible", "allow"), with("--irreversible", "refuse")
 	if got := refuse.Must("plan_delete_pod", pod); harness.Code(got) != "blast_limit" {
 		t.Errorf("refuse: %s", got.Text)
@@ -478,6 +478,9 @@ func TestPersonPolicy(t *testing.T) {
 	waits, free := human.Plan("delete_pod", pod), allow.Plan("delete_pod", pod)
 	if got := refuse.Must("delete_pod", waits); harness.Code(got) != "blast_limit" {
 		t.Errorf("a plan that waits, where it is refused now: %s", got.Text)
+	}
+	if got := elsewhere.Must("delete_pod", waits); harness.Code(got) != "out_of_scope" || asked != 0 {
+		t.Errorf("a plan that waits, out of scope now: asked %d times, %s", asked, got.Text)
 	}
 	if got := human.Must("delete_pod", free); harness.Code(got) != "stale" {
 		t.Errorf("a plan that waits for nobody, where it must wait now: %s", got.Text)
@@ -490,6 +493,39 @@ func TestPersonPolicy(t *testing.T) {
 	}
 	if got := human.Must("plan_scale", of(ns, "deployment", "web").With("replicas", 2)); got.Field("status") != "planned" {
 		t.Errorf("what can be undone waits for nobody: %s", got.Text)
+	}
+}
+
+// TestPersonGivenUp: a client that gives the call up has its question closed, which is on
+// record, and a late answer counts for nothing.
+func TestPersonGivenUp(t *testing.T) {
+	t.Parallel()
+	ns := cp.Namespace(t)
+	harness.Create(t, cp, ns, harness.Pod("loner"))
+	open, late := make(chan struct{}), make(chan struct{})
+	s := harness.Start(t, cp, harness.Options{Era: stdio.Legacy, Answer: func(json.RawMessage) any {
+		close(open)
+		<-late
+		return map[string]any{"action": "accept", "content": map[string]any{"name": "loner"}}
+	}})
+	args := s.Plan("delete_pod", of(ns, "pod", "loner"))
+	id, _, err := s.Send("tools/call", map[string]any{"name": "delete_pod", "arguments": args})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-open
+	if err := s.Notify("notifications/cancelled", map[string]any{"requestId": id}); err != nil {
+		t.Fatal(err)
+	}
+	lab.Eventually(t, "the question to be closed", func() (bool, error) {
+		notes := s.Notifications()
+		return slices.ContainsFunc(notes, func(m stdio.Message) bool { return m.Method == "notifications/cancelled" }), nil
+	})
+	close(late)
+	lab.Eventually(t, "the outcome", func() (bool, error) { return len(called(t, s.State, "delete_pod")) > 0, nil })
+	s.Must("write_status", harness.Args{"plan": s.Must("plan_delete_pod", of(ns, "pod", "loner")).Field("plan")}) // the late answer was read by now
+	if diff := gocmp.Diff([]string{"refused needs_person"}, called(t, s.State, "delete_pod")); diff != "" || !exists(t, ns, "loner") {
+		t.Errorf("lines (-want +got):\n%s", diff)
 	}
 }
 

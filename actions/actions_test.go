@@ -70,6 +70,21 @@ func TestDestroys(t *testing.T) {
 	}
 }
 
+// TestRequiresUser: a prompt that no rule can skip is spent where the effect may be for good,
+// and nowhere else.
+func TestRequiresUser(t *testing.T) {
+	var got []string
+	for _, a := range All() {
+		if a.RequiresUser {
+			got = append(got, a.Name)
+		}
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff([]string{"delete_pod", "drain"}, got); diff != "" {
+		t.Errorf("require the user (-want +got):\n%s", diff)
+	}
+}
+
 var (
 	titleRE = regexp.MustCompile(`^[A-Z][A-Za-z ]{3,40}[a-z]$`)
 	docRE   = regexp.MustCompile(`^[A-Z][ -~]{20,300}\.$`)

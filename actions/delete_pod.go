@@ -23,10 +23,11 @@ type DeletePodArgs struct {
 
 // DeletePod deletes one pod, with its uid as the precondition.
 var DeletePod = add(action.New(action.Spec{
-	Name:     "delete_pod",
-	Title:    "Delete a pod",
-	Doc:      "Delete one Pod. Disruption budgets are not asked; the plan names those that it passes over.",
-	Destroys: true,
+	Name:         "delete_pod",
+	Title:        "Delete a pod",
+	Doc:          "Delete one Pod. Disruption budgets are not asked; the plan names those that it passes over.",
+	Destroys:     true,
+	RequiresUser: true,
 	Needs: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "delete"}},
 	},

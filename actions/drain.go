@@ -32,10 +32,11 @@ func (a *DrainArgs) SetDefaults() { a.TimeoutSeconds = cmp.Or(a.TimeoutSeconds, 
 
 // Drain cordons one node and evicts its pods, waiting for their disruption budgets.
 var Drain = add(action.New(action.Spec{
-	Name:     "drain",
-	Title:    "Drain a node",
-	Doc:      "Cordon one Node and evict its pods, waiting for their disruption budgets. DaemonSet and static pods stay.",
-	Destroys: true,
+	Name:         "drain",
+	Title:        "Drain a node",
+	Doc:          "Cordon one Node and evict its pods, waiting for their disruption budgets. DaemonSet and static pods stay.",
+	Destroys:     true,
+	RequiresUser: true,
 	Needs: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "patch"}},
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list"}},

@@ -33,6 +33,11 @@ type Spec struct {
 	// Destroys says that the action can remove or replace a pod.
 	Destroys bool
 
+	// RequiresUser says that the effect may be one which nothing takes back, so that
+	// clients which can are told to have their user decide on each call of the write tool,
+	// whatever was allowed once and for all.
+	RequiresUser bool
+
 	// Needs is exactly what the action needs beyond reading what the radius is
 	// computed from: its reads and its writes.
 	Needs []rbacv1.PolicyRule

@@ -69,6 +69,7 @@ func TestRefusesToStart(t *testing.T) {
 		{"a note of two lines", []string{"--policy", write(t, "p", "downstream: [{namespace: a, note: \"x\\ny\"}]\n")}, []string{"downstream[0]"}},
 		{"several faults at once", []string{"--ttl", "2h", "--irreversible", "maybe", "--actions", "scael", "--max-blast-percent", "101"},
 			[]string{"60m", `"maybe"`, `"scael"`, "101"}},
+		{"waiting for days", []string{"--approval-ttl", "25h"}, []string{"approval-ttl", "24h"}},
 		{"a selector that is none", []string{"--allow-node-selector", "a in"}, []string{"allow-node-selector"}},
 		{"an audit path that is a folder", []string{"--audit", t.TempDir()}, []string{"not a regular file"}},
 		{"a key file that is not there", []string{"--key-file", filepath.Join(t.TempDir(), "keys.json")}, []string{"keys.json"}},
@@ -99,7 +100,7 @@ irreversible: refuse
 change_cause_on_scale: false
 gate_single_pod: true
 namespaces:
-  prod: {max_blast_percent: 25, require_expected_version: true, ttl: 30s}
+  prod: {max_blast_percent: 25, require_expected_version: true, ttl: 30s, approval_ttl: 10m}
 downstream:
 - {namespace: prod, name: web, note: the shop retries}
 `)
@@ -110,7 +111,7 @@ downstream:
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := gate.Limits{MaxReplicas: 30, MaxBlastPercent: 25, WritesPerMinute: 6, PlansPerMinute: 60, TTL: 30 * time.Second, Irreversible: gate.Refuse, GateSinglePod: true, RequireExpectedVersion: true}
+	want := gate.Limits{MaxReplicas: 30, MaxBlastPercent: 25, WritesPerMinute: 6, PlansPerMinute: 60, TTL: 30 * time.Second, ApprovalTTL: 10 * time.Minute, Irreversible: gate.Refuse, GateSinglePod: true, RequireExpectedVersion: true}
 	if diff := cmp.Diff(want, p.For("prod")); diff != "" {
 		t.Errorf("limits of prod (-want +got):\n%s", diff)
 	}

@@ -64,7 +64,7 @@ func (o *options) addServe(f *pflag.FlagSet) {
 	f.StringVar(&o.context, "context", "", "kubeconfig context; must be named with --allow-write where there are several")
 	f.StringVar(&o.clusterName, "cluster-name", "", "the cluster's `name` in every answer and phrase; else the context's")
 	f.StringVar(&o.execCredentials, "exec-credentials", "allow", "allow or deny the kubeconfig's credential plugins")
-	f.DurationVar(&o.verifyWait, "verify-wait", 45*time.Second, "how long a call waits for the verdict before it answers verifying")
+	f.DurationVar(&o.verifyWait, "verify-wait", 45*time.Second, "how long a call waits for the verdict before it answers verifying, or for a person")
 	f.DurationVar(&o.verifyTimeout, "verify-timeout", 120*time.Second, "how long verification goes on")
 	f.BoolVar(&o.quiet, "quiet", false, "nothing on stderr but errors")
 
@@ -79,6 +79,7 @@ func (o *options) addServe(f *pflag.FlagSet) {
 	policy.IntVar(&o.limits.WritesPerMinute, "writes-per-minute", 6, "executions per minute, per cluster")
 	policy.IntVar(&o.limits.PlansPerMinute, "plans-per-minute", 60, "plans and refused calls per minute, per cluster")
 	policy.DurationVar(&o.limits.TTL, "ttl", 120*time.Second, "how long a confirm phrase is good, at most 60m")
+	policy.DurationVar(&o.limits.ApprovalTTL, "approval-ttl", 30*time.Minute, "how long a plan waits for a person, and its approval is good, at most 24h")
 	policy.StringVar(&o.irreversible, "irreversible", string(gate.Human), "plans that need a person: human, refuse or allow")
 	policy.VisitAll(func(fl *pflag.Flag) { fl.Annotations = map[string][]string{inPolicy: nil} })
 	f.AddFlagSet(policy)
@@ -106,6 +107,7 @@ type namespacedLimits struct {
 	MaxBlastPercent        int             `json:"max_blast_percent"`
 	WritesPerMinute        int             `json:"writes_per_minute"`
 	TTL                    metav1.Duration `json:"ttl"`
+	ApprovalTTL            metav1.Duration `json:"approval_ttl"`
 	Irreversible           gate.Person     `json:"irreversible"`
 	GateSinglePod          bool            `json:"gate_single_pod"`
 	RequireExpectedVersion bool            `json:"require_expected_version"`
@@ -136,7 +138,7 @@ func (o *options) policy(f *pflag.FlagSet) (gate.Policy, error) {
 	}
 	for name, n := range only.Namespaces {
 		p.Namespaces[name] = gate.Limits{
-			MaxReplicas: n.MaxReplicas, MaxBlastPercent: n.MaxBlastPercent, WritesPerMinute: n.WritesPerMinute, TTL: n.TTL.Duration,
+			MaxReplicas: n.MaxReplicas, MaxBlastPercent: n.MaxBlastPercent, WritesPerMinute: n.WritesPerMinute, TTL: n.TTL.Duration, ApprovalTTL: n.ApprovalTTL.Duration,
 			Irreversible: n.Irreversible, GateSinglePod: n.GateSinglePod, RequireExpectedVersion: n.RequireExpectedVersion,
 		}
 		if n.Irreversible != "" && !validPerson(n.Irreversible) {
@@ -163,6 +165,9 @@ func (o *options) policy(f *pflag.FlagSet) (gate.Policy, error) {
 	}
 	if o.limits.TTL < time.Second || o.limits.TTL > time.Hour {
 		wrong("ttl must be from 1s to 60m, not %s", o.limits.TTL)
+	}
+	if o.limits.ApprovalTTL < time.Second || o.limits.ApprovalTTL > 24*time.Hour {
+		wrong("approval-ttl must be from 1s to 24h, not %s", o.limits.ApprovalTTL)
 	}
 	if o.limits.MaxBlastPercent < 0 || o.limits.MaxBlastPercent > 100 {
 		wrong("max-blast-percent must be from 0 to 100, not %d", o.limits.MaxBlastPercent)

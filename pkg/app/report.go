@@ -82,6 +82,25 @@ func printReport(cmd *cobra.Command, r *journal.CallReport) {
 	t.AppendFooter(append(foot, r.Calls))
 	t.Render()
 	fmt.Fprintf(cmd.OutOrStdout(), "%d calls, %d with an outcome\n", r.Calls, r.Outcomes)
+	printPrompts(cmd, r.Prompts)
+}
+
+// printPrompts has a row for each person who was asked.
+func printPrompts(cmd *cobra.Command, all []journal.PromptReport) {
+	if len(all) == 0 {
+		return
+	}
+	seconds := func(s *float64) string {
+		if s == nil {
+			return "-"
+		}
+		return fmt.Sprintf("%.1f s", *s)
+	}
+	t := newTable(cmd.OutOrStdout(), "ASKED", "ANSWERS", "MEDIAN OF A DAY'S FIRST 3", "FROM ITS 10TH ON")
+	for _, p := range all {
+		t.AppendRow(table.Row{p.Principal, p.Prompts, seconds(p.First), seconds(p.Late)})
+	}
+	t.Render()
 }
 
 func sum(r *journal.CallReport, outcome string) (n int) {

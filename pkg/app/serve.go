@@ -74,12 +74,12 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	defer clients.Cache.Close()
-	who, err := user.Current()
+	who, err := principal()
 	if err != nil {
-		return fmt.Errorf("who is calling: %w", err)
+		return err
 	}
 	e := engine.New(engine.Config{
-		Policy: policy, Actions: o.actions, Label: cluster.label, Principal: journal.Principal{Kind: "os", Name: plan.Untrusted(who.Username)}, Inst: inst,
+		Policy: policy, Actions: o.actions, Label: cluster.label, Principal: who, Inst: inst,
 		VerifyWait: o.verifyWait, VerifyTimeout: o.verifyTimeout, Log: log,
 	}, clients, j, keys, time.Now, rand.Reader)
 	s, err := server.New(e, o.actions, server.Options{Version: version(), AllowWrite: o.allowWrite, ReadOnly: o.readOnly, Log: log})
@@ -114,6 +114,15 @@ func (o *options) logger(w io.Writer) *slog.Logger {
 		klog.SetSlogLogger(log) // client-go's own log is process-wide: only in a process of our own
 	}
 	return log
+}
+
+// principal is the user of the operating system.
+func principal() (journal.Principal, error) {
+	who, err := user.Current()
+	if err != nil {
+		return journal.Principal{}, fmt.Errorf("who is calling: %w", err)
+	}
+	return journal.Principal{Kind: "os", Name: plan.Untrusted(who.Username)}, nil
 }
 
 func instance() (string, error) {

@@ -66,43 +66,98 @@ func (o *options) rbac(cmd *cobra.Command, _ []string) error {
 	return err
 }
 
+// openPlan is one row of plans.
+type openPlan struct {
+	Plan      string          `json:"plan"`
+	Action    string          `json:"action"`
+	Target    string          `json:"target"`
+	Arguments json.RawMessage `json:"arguments"`
+	Summary   string          `json:"summary"`
+	Principal string          `json:"principal"`
+	Expires   time.Time       `json:"expires"`
+	Person    []string        `json:"needs_person,omitempty"` // why
+	Approved  bool            `json:"approved"`
+}
+
+// waits says whether a person is waited for.
+func (p openPlan) waits() string {
+	switch {
+	case p.Person == nil:
+		return "no"
+	case p.Approved:
+		return "approved"
+	}
+	return "for a person"
+}
+
 // plans prints the plans that could still be executed.
 func (o *options) plans() *cobra.Command {
-	return &cobra.Command{
-		Use: "plans", Short: "Print the open plans with their arguments and expiry", Args: cobra.NoArgs,
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: "plans", Short: "Print the open plans: what, whose, until when, and whether a person is waited for", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, keys, err := o.keys(false)
+			j, err := o.journal()
 			if err != nil {
 				return err
 			}
-			inst, err := instance()
+			open, err := openPlans(j)
 			if err != nil {
 				return err
 			}
-			j, err := journal.Open(journal.Options{Dir: dir, Path: o.audit, Keys: keys, Now: time.Now, Inst: inst})
-			if err != nil {
-				return err
-			}
-			var open []string
-			if err := j.View(func(l *journal.Ledger) error { open = l.Open(time.Now()); return nil }); err != nil {
-				return err
+			if asJSON {
+				enc := json.NewEncoder(cmd.OutOrStdout())
+				for _, p := range open {
+					if err := enc.Encode(p); err != nil {
+						return err
+					}
+				}
+				return nil
 			}
 			if len(open) == 0 {
 				fmt.Fprintln(cmd.OutOrStdout(), "no open plans")
 				return nil
 			}
-			t := newTable(cmd.OutOrStdout(), "PLAN", "WHAT", "ARGUMENTS", "EXPIRES IN")
-			for _, id := range open {
-				p, err := j.Record(id)
-				if err != nil {
-					return err
-				}
-				t.AppendRow(table.Row{p.ID, p.Sentence, string(p.Args), time.Until(p.Expires).Round(time.Second)})
+			t := newTable(cmd.OutOrStdout(), "PLAN", "ACTION", "TARGET", "ARGUMENTS", "WHO", "EXPIRES IN", "WAITS")
+			for _, p := range open {
+				t.AppendRow(table.Row{p.Plan, p.Action, p.Target, string(p.Arguments), p.Principal, time.Until(p.Expires).Round(time.Second), p.waits()})
 			}
 			t.Render()
 			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "one JSON object a line instead of a table")
+	return cmd
+}
+
+func openPlans(j *journal.Journal) (out []openPlan, err error) {
+	var ids []string
+	approved := map[string]bool{}
+	err = j.View(func(l *journal.Ledger) error {
+		ids = l.Open(time.Now())
+		for _, id := range ids {
+			approved[id] = l.Plan(id).Approved
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		p, err := j.Record(id)
+		if err != nil {
+			return nil, err
+		}
+		tool, args := p.Call()
+		row := openPlan{
+			Plan: p.ID, Action: tool, Target: p.Steps[0].Target.String(), Arguments: args, Summary: p.Sentence,
+			Principal: p.Principal, Expires: p.Expires, Approved: approved[id],
+		}
+		if p.Person != nil {
+			row.Person = p.Person.Reasons
+		}
+		out = append(out, row)
+	}
+	return out, nil
 }
 
 func arguments(properties map[string]any, required []string) (out []string) {

@@ -18,7 +18,8 @@ func (o *options) auditVerify() *cobra.Command {
 		Use: "verify", Short: "Verify every line, every outcome and every checkpoint; name the first that is wrong", Args: cobra.NoArgs,
 		Long: `Verifies the audit log from its first file to its last line: each line's mac and place
 in the chain, times that never go back, keys that were in use when a line was written,
-an intent before every outcome and one outcome for every intent, one result per plan, and
+an intent before every outcome and one outcome for every intent, one result per plan, a
+plan for every approval, and
 the signed checkpoints, by which lines that were cut off at the end are found. Copies of
 the checkpoints that are kept on another machine prove more than those beside the log.`,
 		Example: `  kube-write-mcp audit verify

@@ -54,6 +54,7 @@ type Engine struct {
 	flights   flights
 	settlings settlings
 	late      lates
+	questions questions
 	repeats   repeats
 	work      sync.WaitGroup // executions that have begun
 	stop      context.Context
@@ -91,6 +92,7 @@ type Call struct {
 	Raw      json.RawMessage
 	Client   Client
 	Progress func(message string) // may be nil
+	Asking   *Asking              // nil where the client cannot ask a person
 
 	record *record // of Plan and Execute
 }
@@ -141,6 +143,11 @@ func about(l *journal.Line, p *plan.Plan) *journal.Line {
 // refuse puts a refusal on record and gives it back. A fault that is no refusal becomes
 // one: the caller must always learn that nothing was sent.
 func (e *Engine) refuse(c Call, p *plan.Plan, err error) *refusal.Refusal {
+	return e.refuseWith(c, p, err, func(*journal.Line) {})
+}
+
+// refuseWith is refuse with a line that add changes.
+func (e *Engine) refuseWith(c Call, p *plan.Plan, err error, add func(*journal.Line)) *refusal.Refusal {
 	r := kube.Refuse(err)
 	if r.Code == refusal.AuditUnavailable {
 		return r // its words say what may have been sent; a line would fail as well
@@ -152,6 +159,7 @@ func (e *Engine) refuse(c Call, p *plan.Plan, err error) *refusal.Refusal {
 		about(l, p)
 		l.Ready = capacity(p.Blast.AtRisk)
 	}
+	add(l)
 	if err := e.append(l); err != nil {
 		return unavailable(err)
 	}

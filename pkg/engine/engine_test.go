@@ -26,24 +26,25 @@ func TestNeedsPerson(t *testing.T) {
 	}}}
 	for name, tc := range map[string]struct {
 		namespaces []string
+		wantWaits  bool
 		wantCode   refusal.Code // "" passes
 	}{
-		"allowed":            {[]string{"", "dev"}, ""},
-		"one wants a person": {[]string{"", "dev", "prod"}, refusal.NeedsPerson},
-		"one refuses":        {[]string{"vault", "prod", "dev"}, refusal.BlastLimit},
-		"the last refuses":   {[]string{"dev", "prod", "vault"}, refusal.BlastLimit},
+		"allowed":            {[]string{"", "dev"}, false, ""},
+		"one wants a person": {[]string{"", "dev", "prod"}, true, ""},
+		"one refuses":        {[]string{"vault", "prod", "dev"}, false, refusal.BlastLimit},
+		"the last refuses":   {[]string{"dev", "prod", "vault"}, false, refusal.BlastLimit},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var steps []plan.Step
 			for _, ns := range tc.namespaces {
 				steps = append(steps, plan.Step{Target: plan.Target{Namespace: ns}})
 			}
-			r := e.needsPerson(steps, []string{"a pod that does not come back"})
-			if (r == nil) != (tc.wantCode == "") || r != nil && r.Code != tc.wantCode {
-				t.Errorf("refusal %+v, want %q", r, tc.wantCode)
+			waits, r := e.needsPerson(steps, []string{"a pod that does not come back"})
+			if (r == nil) != (tc.wantCode == "") || r != nil && r.Code != tc.wantCode || waits != tc.wantWaits {
+				t.Errorf("refusal %+v, want %q; it waits: %t, want %t", r, tc.wantCode, waits, tc.wantWaits)
 			}
-			if r := e.needsPerson(steps, nil); r != nil {
-				t.Errorf("without a reason: %+v", r)
+			if waits, r := e.needsPerson(steps, nil); r != nil || waits {
+				t.Errorf("without a reason: %+v, it waits: %t", r, waits)
 			}
 		})
 	}

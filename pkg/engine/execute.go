@@ -27,6 +27,7 @@ type Execution struct {
 	Current  *plan.Verification // the last verdict on record
 	Detail   string             // of an outcome that is no result
 	Steps    []plan.StepResult  // what is done so far, of an outcome that is no result
+	Question *Question          // for a person, with no outcome: the same call with the answer goes on
 
 	NotOnRecord bool // a read that the journal could not take
 }
@@ -70,6 +71,9 @@ func (e *Engine) unlessGuessed(confirm string, err error) (p *plan.Plan, _ error
 // carryOut executes a plan whose phrase and arguments were right, or gives what came of
 // it before.
 func (e *Engine) carryOut(ctx context.Context, c Call, p *plan.Plan, d action.Decoded, began time.Time) (*Execution, error) {
+	if ask, err := e.person(ctx, c, p, d, began.Add(e.cfg.VerifyWait)); ask != nil || err != nil {
+		return ask, err
+	}
 	for {
 		f, mine := e.flights.enter(p.ID)
 		if mine {
@@ -139,11 +143,12 @@ func (e *Engine) confirmed(confirm string) (*plan.Plan, error) {
 	return p, nil
 }
 
-// open decides steps 3, 4, 5 and 8: executed already, in flight elsewhere, expired, over
-// the rate. It runs once to save work and once under the append lock.
+// open decides steps 3, 4, 5, 7 and 8: executed already, in flight elsewhere, expired, not
+// approved, over the rate. It runs once to save work and once under the append lock.
 func (e *Engine) open(l *journal.Ledger, p *plan.Plan, now time.Time) error {
 	limits := e.cfg.Policy.For(namespaceOf(p))
-	switch st := l.Plan(p.ID); {
+	st := l.Plan(p.ID)
+	switch {
 	case st.Done:
 		return errDone
 	case st.Unknown:
@@ -157,6 +162,9 @@ func (e *Engine) open(l *journal.Ledger, p *plan.Plan, now time.Time) error {
 	}
 	if why := lapsed(p, now); why != "" {
 		return refusal.New(refusal.Expired, "plan again", "%s", why)
+	}
+	if err := e.approved(p, st); err != nil {
+		return err
 	}
 	wall := e.wall()
 	if r := gate.Rate("write", l.Writes(p.Cluster, wall.Add(-time.Minute)), limits.WritesPerMinute, wall); r != nil {
@@ -219,10 +227,10 @@ func (x *execution) recover() {
 func (x *execution) run(ctx context.Context) (*Execution, error) {
 	caller := ctx
 	ctx = context.WithoutCancel(ctx)
-	if err := x.awaitOpen(ctx); err != nil { // 3, 4, 5, 8
+	if err := x.awaitOpen(ctx); err != nil { // 3, 4, 5, 7, 8
 		return nil, err
 	}
-	limits, err := x.gates(ctx, x.call.Action, x.args, x.p.Undoes != "") // 6; 7: a plan that needs a person has no phrase
+	limits, err := x.gates(ctx, x.call.Action, x.args, x.p.Undoes != "") // 6
 	if err != nil {
 		return nil, err
 	}
@@ -265,9 +273,12 @@ func (x *execution) again(ctx context.Context, limits gate.Limits) (*passed, dri
 	if r := limits.Cap(got.steps()); r != nil && !got.exempt(x.p) {
 		return nil, d, r
 	}
-	if err := x.planGates(got, x.p); err != nil {
-		r := err.(*refusal.Refusal)
-		return nil, d, refusal.New(refusal.Stale, "plan again", "the blast radius has grown since the plan: %s", r.Error())
+	person, err := x.planGates(got, x.p)
+	if err == nil && len(person) > x.p.Decided() {
+		err = errors.New(strings.Join(person, "; "))
+	}
+	if err != nil {
+		return nil, d, refusal.New(refusal.Stale, "plan again", "the blast radius has grown since the plan: %s", err.Error())
 	}
 	return got, d, nil
 }

@@ -90,14 +90,20 @@ func (e *Engine) plan(ctx context.Context, c Call, d action.Decoded, undoes *pla
 	answer := &Planned{Plan: p, Stays: got.Stays}
 	if p.Empty() {
 		p.Steps, p.Sentence, p.Undo, p.Kubectl = nil, "", plan.Undo{}, nil
-	} else if err := e.planGates(got, p); err != nil {
+	} else if reasons, err := e.planGates(got, p); err != nil {
 		r := err.(*refusal.Refusal)
 		if got.moved {
 			r.Message += fmt.Sprintf("; the undo is not exempt, since what plan %s wrote was changed again", p.Undoes)
 		}
 		return nil, p, r
-	} else if answer.Phrase, err = e.sign(p); err != nil {
-		return nil, p, err
+	} else {
+		if reasons != nil {
+			p.Person = &plan.Person{Reasons: reasons, Name: got.Target.Name}
+			p.Expires = p.Created.Add(limits.ApprovalTTL)
+		}
+		if answer.Phrase, err = e.sign(p); err != nil {
+			return nil, p, err
+		}
 	}
 	line := about(e.line(c, journal.EventPlan), p)
 	line.Record, line.Ready = p, capacity(got.effect.Risks...)
@@ -121,17 +127,15 @@ func (e *Engine) sign(p *plan.Plan) (string, error) {
 	return p.Sign(key), nil
 }
 
-// planGates decides about what a pass came to. Every owner is held to the limits of its
+// planGates decides about what a pass came to, and gives the reasons for which it waits for
+// a person. Every owner is held to the limits of its
 // own namespace: a drain reaches into many. What goes back to a recorded state, from the
 // one that was written then, is exempt from blast limit and cap: else a scale of long ago
 // would be leave to take down what others built since.
-func (e *Engine) planGates(got *passed, p *plan.Plan) error {
+func (e *Engine) planGates(got *passed, p *plan.Plan) (person []string, err error) {
 	reasons := got.effect.NeedsPerson
 	if got.exempt(p) {
-		if r := e.needsPerson(got.steps(), reasons); r != nil {
-			return r
-		}
-		return nil
+		return e.persons(got, nil, reasons)
 	}
 	no := e.cfg.Policy.For(got.Target.Namespace).Cap(got.steps())
 	for _, r := range got.effect.Risks {
@@ -143,21 +147,32 @@ func (e *Engine) planGates(got *passed, p *plan.Plan) error {
 			reasons = append(reasons, person)
 		}
 	}
-	if r := refusal.Join(no, e.needsPerson(got.steps(), reasons)); r != nil {
-		return r
+	return e.persons(got, no, reasons)
+}
+
+// persons ends planGates: with a refusal where there is one, else with the reasons where the
+// plan waits for a person.
+func (e *Engine) persons(got *passed, no *refusal.Refusal, reasons []string) ([]string, error) {
+	waits, refused := e.needsPerson(got.steps(), reasons)
+	if r := refusal.Join(no, refused); r != nil {
+		return nil, r
 	}
-	return nil
+	if !waits {
+		return nil, nil
+	}
+	return reasons, nil
 }
 
 // needsPerson goes by the strictest of the namespaces that the Steps reach into.
-func (e *Engine) needsPerson(steps []plan.Step, reasons []string) (strictest *refusal.Refusal) {
+func (e *Engine) needsPerson(steps []plan.Step, reasons []string) (waits bool, no *refusal.Refusal) {
 	for _, s := range steps {
-		r := e.cfg.Policy.For(s.Target.Namespace).NeedsPerson(reasons)
-		if r != nil && (strictest == nil || r.Code == refusal.BlastLimit) {
-			strictest = r
+		w, r := e.cfg.Policy.For(s.Target.Namespace).NeedsPerson(reasons)
+		waits = waits || w
+		if no == nil {
+			no = r
 		}
 	}
-	return strictest
+	return waits && no == nil, no
 }
 
 // passed is what one planning pass came to.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -57,6 +58,8 @@ func (e *Engine) status(c Call, schema *jsonschema.Schema) (*Execution, error) {
 		x.Detail = "the plan has ended: it is " + st.Ended
 	case over != "":
 		x.Detail = over
+	case e.approved(p, st) != nil:
+		x.Detail = fmt.Sprintf("it waits for a person until %s: %s", p.Expires.UTC().Format(time.RFC3339), strings.Join(p.Person.Reasons, "; "))
 	default:
 		x.Detail = fmt.Sprintf("its phrase is good until %s", p.Expires.UTC().Format(time.RFC3339))
 	}

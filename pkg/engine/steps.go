@@ -211,7 +211,7 @@ func (x *execution) made(ctx context.Context, s plan.Step) (there, ours bool, er
 }
 
 // intend puts the intent of one request on disk, with the outcomes before it. The first
-// intent is the claim: steps 3, 4, 5 and 8 are decided again under the lock.
+// intent is the claim: steps 3, 4, 5, 7 and 8 are decided again under the lock.
 func (x *execution) intend(w *work, auditID string) error {
 	l := about(x.line(x.call, journal.EventIntent), x.p)
 	l.Claim, l.Step, l.Attempt, l.StepKey, l.AuditID = x.claim, w.n, w.attempt, w.step.Key(), auditID

@@ -77,6 +77,7 @@ type Limits struct {
 	WritesPerMinute        int
 	PlansPerMinute         int
 	TTL                    time.Duration
+	ApprovalTTL            time.Duration // of a plan that waits for a person
 	Irreversible           Person
 	GateSinglePod          bool // the only ready pod counts like any other
 	RequireExpectedVersion bool
@@ -90,6 +91,7 @@ func (p Policy) For(namespace string) Limits {
 	l.WritesPerMinute = stricter(l.WritesPerMinute, over.WritesPerMinute)
 	l.PlansPerMinute = stricter(l.PlansPerMinute, over.PlansPerMinute)
 	l.TTL = stricter(l.TTL, over.TTL)
+	l.ApprovalTTL = stricter(l.ApprovalTTL, over.ApprovalTTL)
 	strictness := []Person{Allow, Human, Refuse}
 	if slices.Index(strictness, over.Irreversible) > slices.Index(strictness, cmp.Or(l.Irreversible, Human)) {
 		l.Irreversible = over.Irreversible
@@ -217,16 +219,16 @@ func (l Limits) Blast(b plan.Blast, seen time.Time) (no *refusal.Refusal, person
 	return nil, text
 }
 
-// NeedsPerson decides about a plan for which reasons say that it is a person's.
-func (l Limits) NeedsPerson(reasons []string) *refusal.Refusal {
-	text := strings.Join(reasons, "; ")
+// NeedsPerson decides about a plan for which reasons say that it is a person's: whether it
+// waits for one, or is refused.
+func (l Limits) NeedsPerson(reasons []string) (waits bool, no *refusal.Refusal) {
 	switch {
 	case len(reasons) == 0 || l.Irreversible == Allow:
-		return nil
+		return false, nil
 	case l.Irreversible == Refuse:
-		return refusal.New(refusal.BlastLimit, "there is no smaller step; the operator has forbidden this one with --irreversible=refuse", "%s", text)
+		return false, refusal.New(refusal.BlastLimit, "there is no smaller step; the operator has forbidden this one with --irreversible=refuse", "%s", strings.Join(reasons, "; "))
 	}
-	return refusal.New(refusal.NeedsPerson, "ask a person to make this change; this version cannot wait for one, so no confirm phrase is issued", "%s", text)
+	return true, nil
 }
 
 // Rate refuses the call after limit ones in the last minute; past is when they were,

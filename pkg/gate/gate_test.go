@@ -39,20 +39,20 @@ func check(t *testing.T, want verdict, got *refusal.Refusal) {
 
 func TestFor(t *testing.T) {
 	base := Limits{
-		MaxReplicas: 100, MaxBlastPercent: 50, WritesPerMinute: 6, PlansPerMinute: 60, TTL: 2 * time.Minute, Irreversible: Human,
+		MaxReplicas: 100, MaxBlastPercent: 50, WritesPerMinute: 6, PlansPerMinute: 60, TTL: 2 * time.Minute, ApprovalTTL: time.Hour, Irreversible: Human,
 	}
 	for name, tc := range map[string]struct{ over, want Limits }{
 		"nothing": {Limits{}, base},
 		"each of them": {
-			Limits{MaxReplicas: 10, MaxBlastPercent: 25, WritesPerMinute: 1, PlansPerMinute: 5, TTL: time.Minute, Irreversible: Refuse, GateSinglePod: true, RequireExpectedVersion: true},
-			Limits{MaxReplicas: 10, MaxBlastPercent: 25, WritesPerMinute: 1, PlansPerMinute: 5, TTL: time.Minute, Irreversible: Refuse, GateSinglePod: true, RequireExpectedVersion: true},
+			Limits{MaxReplicas: 10, MaxBlastPercent: 25, WritesPerMinute: 1, PlansPerMinute: 5, TTL: time.Minute, ApprovalTTL: time.Minute, Irreversible: Refuse, GateSinglePod: true, RequireExpectedVersion: true},
+			Limits{MaxReplicas: 10, MaxBlastPercent: 25, WritesPerMinute: 1, PlansPerMinute: 5, TTL: time.Minute, ApprovalTTL: time.Minute, Irreversible: Refuse, GateSinglePod: true, RequireExpectedVersion: true},
 		},
 		"one of them": {
 			Limits{MaxBlastPercent: 25},
-			Limits{MaxReplicas: 100, MaxBlastPercent: 25, WritesPerMinute: 6, PlansPerMinute: 60, TTL: 2 * time.Minute, Irreversible: Human},
+			Limits{MaxReplicas: 100, MaxBlastPercent: 25, WritesPerMinute: 6, PlansPerMinute: 60, TTL: 2 * time.Minute, ApprovalTTL: time.Hour, Irreversible: Human},
 		},
-		"looser":   {Limits{MaxReplicas: 1000, MaxBlastPercent: 100, WritesPerMinute: 600, PlansPerMinute: 6000, TTL: time.Hour, Irreversible: Allow}, base},
-		"negative": {Limits{MaxReplicas: -1, MaxBlastPercent: -1, WritesPerMinute: -1, PlansPerMinute: -1, TTL: -1}, base},
+		"looser":   {Limits{MaxReplicas: 1000, MaxBlastPercent: 100, WritesPerMinute: 600, PlansPerMinute: 6000, TTL: time.Hour, ApprovalTTL: 2 * time.Hour, Irreversible: Allow}, base},
+		"negative": {Limits{MaxReplicas: -1, MaxBlastPercent: -1, WritesPerMinute: -1, PlansPerMinute: -1, TTL: -1, ApprovalTTL: -1}, base},
 		"no word":  {Limits{Irreversible: "never"}, base},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -91,7 +91,7 @@ func TestForNeverLoosens(t *testing.T) {
 			return rnd.IntN(most)
 		}
 		l := Limits{
-			MaxReplicas: int32(n(200)), MaxBlastPercent: n(101), WritesPerMinute: n(20), PlansPerMinute: n(100), TTL: time.Duration(n(3600)) * time.Second,
+			MaxReplicas: int32(n(200)), MaxBlastPercent: n(101), WritesPerMinute: n(20), PlansPerMinute: n(100), TTL: time.Duration(n(3600)) * time.Second, ApprovalTTL: time.Duration(n(3600)) * time.Second,
 			Irreversible: persons[rnd.IntN(3)], GateSinglePod: rnd.IntN(2) == 0, RequireExpectedVersion: rnd.IntN(2) == 0,
 		}
 		if unset && rnd.IntN(3) == 0 {
@@ -108,6 +108,7 @@ func TestForNeverLoosens(t *testing.T) {
 			"WritesPerMinute":        got.WritesPerMinute > base.WritesPerMinute || over.WritesPerMinute > 0 && got.WritesPerMinute > over.WritesPerMinute,
 			"PlansPerMinute":         got.PlansPerMinute > base.PlansPerMinute || over.PlansPerMinute > 0 && got.PlansPerMinute > over.PlansPerMinute,
 			"TTL":                    got.TTL > base.TTL || over.TTL > 0 && got.TTL > over.TTL,
+			"ApprovalTTL":            got.ApprovalTTL > base.ApprovalTTL || over.ApprovalTTL > 0 && got.ApprovalTTL > over.ApprovalTTL,
 			"Irreversible":           strictness[got.Irreversible] < strictness[base.Irreversible] || strictness[got.Irreversible] < strictness[over.Irreversible],
 			"GateSinglePod":          !got.GateSinglePod && (base.GateSinglePod || over.GateSinglePod),
 			"RequireExpectedVersion": !got.RequireExpectedVersion && (base.RequireExpectedVersion || over.RequireExpectedVersion),
@@ -331,21 +332,26 @@ func TestBlastLimits(t *testing.T) {
 func TestNeedsPerson(t *testing.T) {
 	reasons := []string{"a bare pod", "75 % at risk"}
 	for name, tc := range map[string]struct {
-		person  Person
-		reasons []string
-		want    verdict
+		person    Person
+		reasons   []string
+		wantWaits bool
+		want      verdict
 	}{
-		"no reason":         {Human, nil, verdict{}},
-		"no reason, refuse": {Refuse, nil, verdict{}},
-		"allow":             {Allow, reasons, verdict{}},
-		"human": {Human, reasons, verdict{refusal.NeedsPerson, "a bare pod; 75 % at risk",
-			"ask a person to make this change; this version cannot wait for one, so no confirm phrase is issued"}},
-		"no word is human": {"", reasons, verdict{refusal.NeedsPerson, "a bare pod; 75 % at risk",
-			"ask a person to make this change; this version cannot wait for one, so no confirm phrase is issued"}},
-		"refuse": {Refuse, reasons, verdict{refusal.BlastLimit, "a bare pod; 75 % at risk",
+		"no reason":         {Human, nil, false, verdict{}},
+		"no reason, refuse": {Refuse, nil, false, verdict{}},
+		"allow":             {Allow, reasons, false, verdict{}},
+		"human":             {Human, reasons, true, verdict{}},
+		"no word is human":  {"", reasons, true, verdict{}},
+		"refuse": {Refuse, reasons, false, verdict{refusal.BlastLimit, "a bare pod; 75 % at risk",
 			"there is no smaller step; the operator has forbidden this one with --irreversible=refuse"}},
 	} {
-		t.Run(name, func(t *testing.T) { check(t, tc.want, Limits{Irreversible: tc.person}.NeedsPerson(tc.reasons)) })
+		t.Run(name, func(t *testing.T) {
+			waits, no := Limits{Irreversible: tc.person}.NeedsPerson(tc.reasons)
+			check(t, tc.want, no)
+			if waits != tc.wantWaits {
+				t.Errorf("it waits: %t, want %t", waits, tc.wantWaits)
+			}
+		})
 	}
 }
 
@@ -425,6 +431,7 @@ func TestRateNamesTheTime(t *testing.T) {
 
 // TestHints: every refusal of a gate says what to do instead, on one line.
 func TestHints(t *testing.T) {
+	_, refuse := Limits{Irreversible: Refuse}.NeedsPerson([]string{"a bare pod"})
 	no, _ := Limits{MaxBlastPercent: 50}.Blast(plan.Blast{AtRisk: plan.Risk{Ready: 4, Peak: 4, Missing: 3, Percent: 75}, Largest: ptr.To[int32](2)}, noon)
 	for _, r := range []*refusal.Refusal{
 		Policy{AllowNamespaces: []string{"dev"}}.Scope(plan.Scope{Namespace: "prod"}),
@@ -433,7 +440,7 @@ func TestHints(t *testing.T) {
 		Limits{RequireExpectedVersion: true}.Version(""),
 		Limits{MaxReplicas: 10}.Cap([]plan.Step{scale("2", 11)}),
 		no,
-		Limits{}.NeedsPerson([]string{"a bare pod"}),
+		refuse,
 		Rate("write", []time.Time{noon}, 1, noon),
 	} {
 		if r == nil || r.Hint == "" || strings.Contains(r.Hint+r.Message, "\n") {

@@ -54,6 +54,10 @@ type State struct {
 	Unknown bool // the last word on its execution is that nobody knows
 	Done    bool // the first result exists
 
+	// Approved says that a person approved this plan, and no other one, while it was open.
+	// It means nothing once the plan has ended or expired.
+	Approved bool
+
 	Ended   string // "expired" (or the journal was recovered) or "stale", "" while it may still be executed
 	Action  string
 	Expires time.Time
@@ -137,7 +141,7 @@ func (l *Ledger) Writes(cluster string, since time.Time) []time.Time {
 }
 
 // Plans are the times after since of the calls that count as a plan, ascending: plans,
-// failed dry runs and refusals of every kind. Rate-limited and replayed ones do not
+// failed dry runs, refusals of every kind, and calls that wait for a person. Rate-limited and replayed ones do not
 // count. Five minutes are remembered.
 func (l *Ledger) Plans(cluster string, since time.Time) []time.Time {
 	var times []time.Time
@@ -196,7 +200,7 @@ func (l *Ledger) add(e *entry, at span) {
 	}
 	r := l.own(e.Plan)
 	switch e.Event {
-	case EventPlan, EventDryRunFailed, EventRefused, EventExpired, EventStale:
+	case EventPlan, EventDryRunFailed, EventRefused, EventExpired, EventStale, EventWaiting:
 		l.calls = append(l.calls, stamp{e.Time, l.name(e.Cluster)})
 	}
 	if e.Event == EventPlan && r == nil && e.Record != nil {
@@ -215,6 +219,8 @@ func (l *Ledger) add(e *entry, at span) {
 		if !r.Claimed && r.Ended == "" {
 			r.Ended = e.Event
 		}
+	case EventApproved:
+		r.Approved = r.Approved || !r.Empty && !r.Claimed && r.Ended == "" && e.Time.Before(r.Expires)
 	case EventIntent:
 		l.claim(r, e)
 		if r.Done {

@@ -21,10 +21,14 @@ const (
 	EventExecute      = "execute" // before and after: the first result stands in it
 	EventUnknown      = "unknown"
 	EventRead         = "read"
+	EventWaiting      = "waiting_for_person" // a person was asked and has not answered, or cannot be asked
 
 	// EventReconciled ends what was unknown, or a claim whose process died: it holds the
 	// result, as execute does.
 	EventReconciled = "reconciled"
+
+	// EventApproved lets one plan be executed, once, until it expires.
+	EventApproved = "approved"
 
 	EventIntent    = "execute_intent" // before each request; the first one is the claim
 	EventStep      = "step"           // the outcome of one request
@@ -55,6 +59,10 @@ type Line struct {
 	Target    *plan.Target    `json:"target,omitempty"`
 	Reason    string          `json:"reason,omitempty"`
 	Client    *Client         `json:"client,omitempty"`
+
+	Channel    string    `json:"channel,omitempty"`    // over which a person was asked: elicitation or terminal
+	ShownAt    time.Time `json:"shown_at,omitzero"`    // when the question was shown
+	AnsweredAt time.Time `json:"answered_at,omitzero"` // when a person answered it; a question that was closed has none
 
 	Claim        string    `json:"claim,omitempty"`
 	Step         int       `json:"step,omitempty"`    // from 1

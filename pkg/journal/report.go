@@ -12,7 +12,7 @@ import (
 // Outcomes are the events of which every call leaves exactly one, in the order in which a
 // report shows them.
 var Outcomes = []string{
-	EventPlan, EventDryRunFailed, EventRefused, EventExpired, EventStale, EventRateLimited, "waiting_for_person",
+	EventPlan, EventDryRunFailed, EventRefused, EventExpired, EventStale, EventRateLimited, EventWaiting,
 	EventReplayed, EventInProgress, EventExecute, EventUnknown, EventRead,
 }
 
@@ -30,6 +30,7 @@ type CallReport struct {
 	Outcomes int                       `json:"outcomes"` // calls that left one, settled later or not
 	ByTool   map[string]map[string]int `json:"by_tool"`  // calls per tool and outcome, or what stands for one
 	Faults   []string                  `json:"faults,omitempty"`
+	Prompts  []PromptReport            `json:"prompts,omitempty"` // by principal
 }
 
 // Count reads an audit file and counts the calls that began at since or later; the zero
@@ -51,6 +52,8 @@ type counter struct {
 	calls  map[process]*numbered
 	begun  map[string]execution // by plan, until its outcome
 	faults []string
+
+	prompts map[string][]prompt // by principal
 }
 
 type process struct {
@@ -77,7 +80,7 @@ type execution struct {
 }
 
 func newCounter(since time.Time) *counter {
-	return &counter{since: since, calls: map[process]*numbered{}, begun: map[string]execution{}}
+	return &counter{since: since, calls: map[process]*numbered{}, begun: map[string]execution{}, prompts: map[string][]prompt{}}
 }
 
 func (c *counter) fault(format string, args ...any) {
@@ -101,6 +104,10 @@ func (c *counter) add(l *Line) {
 	}
 	if l.Call == 0 && !l.Time.Before(c.since) && isOutcome(l.Event) {
 		c.fault("line %d: the outcome %s is of no call", l.Seq, l.Event)
+	}
+	if !l.Time.Before(c.since) && l.Principal != nil && !l.ShownAt.IsZero() && !l.AnsweredAt.IsZero() {
+		who := l.Principal.String()
+		c.prompts[who] = append(c.prompts[who], prompt{l.ShownAt, l.AnsweredAt.Sub(l.ShownAt)})
 	}
 	if l.Call <= n.skip {
 		return
@@ -186,6 +193,6 @@ func (c *counter) report() *CallReport {
 			r.ByTool[e.tool][e.outcome]++
 		}
 	}
-	r.Faults = c.faults
+	r.Faults, r.Prompts = c.faults, promptReports(c.prompts)
 	return r
 }

@@ -106,3 +106,36 @@ func TestCountSince(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
+
+// TestPrompts: how long a principal took for the first three answers of a day, and for those
+// from the tenth on. What nobody answered does not count, and a new day begins anew.
+func TestPrompts(t *testing.T) {
+	noon := time.Date(2026, 11, 30, 11, 0, 0, 0, time.Local)
+	alice, bob := &Principal{Kind: "os", Name: "alice"}, &Principal{Kind: "os", Name: "bob"}
+	c := newCounter(epoch)
+	ask := func(who *Principal, day, n int, took time.Duration, event string) {
+		shown := noon.AddDate(0, 0, day).Add(time.Duration(n) * time.Minute)
+		l := &Line{Time: epoch, Event: event, Principal: who, ShownAt: shown}
+		if took > 0 {
+			l.AnsweredAt = shown.Add(took)
+		}
+		c.add(l)
+	}
+	for n := 1; n <= 11; n++ { // 1, 2, 3 and then 10, 11 seconds
+		ask(alice, 0, n, time.Duration(n)*time.Second, EventApproved)
+	}
+	ask(alice, 1, 2, 20*time.Second, EventApproved) // on record before the one that was shown before it
+	ask(alice, 1, 1, 30*time.Second, EventApproved)
+	ask(bob, 0, 1, 0, EventRefused) // closed
+	ask(bob, 0, 2, 4*time.Second, EventRefused)
+	old := &Line{Time: epoch.Add(-time.Second), Event: EventApproved, Principal: bob, ShownAt: noon, AnsweredAt: noon.Add(time.Hour)}
+	c.add(old)
+	seconds := func(s float64) *float64 { return &s }
+	want := []PromptReport{
+		{Principal: "os:alice", Prompts: 13, First: seconds(3), Late: seconds(10.5)}, // of 1, 2, 3, 20, 30 and of 10, 11
+		{Principal: "os:bob", Prompts: 1, First: seconds(4)},
+	}
+	if diff := cmp.Diff(want, c.report().Prompts); diff != "" {
+		t.Errorf("prompts (-want +got):\n%s", diff)
+	}
+}

@@ -34,7 +34,7 @@ type Report struct {
 // Verify reads all files of a journal and verifies every line: its mac, its place, its
 // time and that its key was in use then; every outcome has its intent and every intent at
 // most one outcome; there is one intent per Step and attempt, one claim and one result per
-// plan; and every checkpoint is of the line that it names. The error is a *BadLine for the
+// plan; an approval is of a plan on record, one at most, and before its claim; and every checkpoint is of the line that it names. The error is a *BadLine for the
 // first line that is wrong; where lines are missing it is the first of those.
 func Verify(path string, keys *Keyring, o VerifyOptions) (*Report, error) {
 	v := &verifier{
@@ -81,6 +81,7 @@ type verifier struct {
 type history struct {
 	claim    string
 	attempts map[[2]int]bool // by Step and attempt: whether it has an outcome
+	approved bool
 	done     bool
 	lossy    bool
 }
@@ -144,7 +145,7 @@ func (v *verifier) order(e *entry) error {
 		}
 		v.plans[e.Plan] = &history{attempts: map[[2]int]bool{}}
 		return nil
-	case EventIntent, EventStep, EventExecute, EventUnknown, EventReconciled:
+	case EventApproved, EventIntent, EventStep, EventExecute, EventUnknown, EventReconciled:
 	default:
 		return nil
 	}
@@ -154,6 +155,16 @@ func (v *verifier) order(e *entry) error {
 		}
 		h = &history{attempts: map[[2]int]bool{}, lossy: true}
 		v.plans[e.Plan] = h
+	}
+	if e.Event == EventApproved {
+		switch {
+		case h.claim != "":
+			return fmt.Errorf("plan %s was executed before it was approved", e.Plan)
+		case h.approved:
+			return fmt.Errorf("plan %s was approved already", e.Plan)
+		}
+		h.approved = true
+		return nil
 	}
 	attempt := [2]int{e.Step, e.Attempt}
 	outcome, intended := h.attempts[attempt]

@@ -209,6 +209,7 @@ func TestSigned(t *testing.T) {
 		"ID":        func(p *Plan) { p.ID = "aaaaaaaaaa" },
 		"Action":    func(p *Plan) { p.Action = "delete_pod" },
 		"Undoes":    func(p *Plan) { p.Undoes = "bbbbbbbbbb" },
+		"Person":    func(p *Plan) { p.Person = &Person{Reasons: []string{"the last pod"}, Name: "web"} },
 		"Args":      func(p *Plan) { p.Args = json.RawMessage(`{"namespace":"default","deployment":"web","replicas":4}`) },
 		"Principal": func(p *Plan) { p.Principal = "os:eve" },
 		"Cluster":   func(p *Plan) { p.Cluster = "another" },

@@ -47,6 +47,7 @@ type Plan struct {
 	KeyID      string          `json:"kid"`
 	Sentence   string          `json:"sentence,omitempty"`
 	Undoes     string          `json:"undoes,omitempty"` // the executed plan that this one takes back
+	Person     *Person         `json:"person,omitempty"` // nil where the phrase alone executes it
 	Class      Class           `json:"class,omitempty"`
 	Steps      []Step          `json:"steps"`
 	Kubectl    []string        `json:"kubectl,omitempty"` // the same change by hand
@@ -59,6 +60,21 @@ type Plan struct {
 	Untrusted  string          `json:"untrusted,omitempty"`  // API warnings, sanitised
 	Created    time.Time       `json:"created"`
 	Expires    time.Time       `json:"expires"`
+}
+
+// Person is why a plan waits for a person, and what that person types to approve it. The
+// phrase alone does not execute such a plan.
+type Person struct {
+	Reasons []string `json:"reasons"`
+	Name    string   `json:"name"` // of the target, exactly
+}
+
+// Decided is how many reasons a person was shown for the plan.
+func (p *Plan) Decided() int {
+	if p.Person == nil {
+		return 0
+	}
+	return len(p.Person.Reasons)
 }
 
 // Empty reports whether the plan changes nothing: it has no Step that is not Optional.

@@ -82,7 +82,7 @@ func TestDesigned(t *testing.T) {
 }
 
 func TestEvent(t *testing.T) {
-	own := map[Code]string{DryRunFailed: "dry_run_failed", RateLimited: "rate_limited", Expired: "expired", Stale: "stale"}
+	own := map[Code]string{DryRunFailed: "dry_run_failed", RateLimited: "rate_limited", Expired: "expired", Stale: "stale", NeedsPerson: "waiting_for_person"}
 	for _, c := range append(constants(t), "a_code_of_tomorrow") {
 		want := "refused"
 		if e, ok := own[c]; ok {

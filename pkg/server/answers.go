@@ -81,7 +81,8 @@ func clip(s string, most int) string {
 
 // planAnswer is what a plan tool returns.
 type planAnswer struct {
-	Status     string     `json:"status" jsonschema:"planned, or no change"`
+	Status     string     `json:"status" jsonschema:"planned, waits for a person, or no change"`
+	Person     []string   `json:"needs_person,omitempty" jsonschema:"why a person must approve it first"`
 	Summary    string     `json:"summary" jsonschema:"what the plan would do"`
 	Plan       string     `json:"plan"`
 	Cluster    string     `json:"cluster"`
@@ -114,6 +115,9 @@ type next struct {
 	Tool      string          `json:"tool"`
 	Arguments json.RawMessage `json:"arguments"`
 }
+
+// waits is the status of a plan that its phrase alone does not execute.
+const waits = "waits for a person"
 
 var planOutput = outputSchema[planAnswer]()
 
@@ -154,6 +158,10 @@ func plannedWith(got *engine.Planned, writes bool, most int) planAnswer {
 	a.Changes, a.Request = few(changes, most), few(requests, most)
 	a.Expires = p.Expires.UTC().Format(time.RFC3339)
 	a.seconds = int(p.Expires.Sub(p.Created).Seconds())
+	if p.Person != nil {
+		a.Status, a.Person = waits, few(p.Person.Reasons, most)
+		a.Notes = append(a.Notes, "the write call asks the person where the client can; else a person runs kube-write-mcp approve "+p.ID+" in a terminal")
+	}
 	if writes {
 		tool, args := p.Call()
 		a.Next = &next{tool, nextArguments(args, got.Phrase)}
@@ -184,6 +192,20 @@ func (a planAnswer) text() string {
 		t.untrusted(a.Untrusted)
 		return t.String()
 	}
+	if a.Person != nil {
+		t.line("WAITS FOR A PERSON: %s", strings.Join(a.Person, "; "))
+	}
+	a.plan(&t)
+	t.line("CONFIRM: %s", a.Confirm)
+	if a.Next != nil {
+		t.line("NEXT: %s %s", a.Next.Tool, a.Next.Arguments)
+	}
+	t.untrusted(a.Untrusted)
+	return t.String()
+}
+
+// plan adds what the plan is, without what confirms it.
+func (a planAnswer) plan(t *page) {
 	t.line("PLAN %s", a.Summary)
 	t.each("  change: ", a.Changes)
 	t.each("  radius: ", a.Radius)
@@ -199,12 +221,6 @@ func (a planAnswer) text() string {
 	t.each("  request: ", a.Request)
 	t.each("  by hand: ", a.Kubectl)
 	t.line("  version: %s, plan %s, %s, expires in %d s (%s)", a.Version, a.Plan, a.Class, a.seconds, a.Expires)
-	t.line("CONFIRM: %s", a.Confirm)
-	if a.Next != nil {
-		t.line("NEXT: %s %s", a.Next.Tool, a.Next.Arguments)
-	}
-	t.untrusted(a.Untrusted)
-	return t.String()
 }
 
 // executionAnswer is what a write tool returns. result stands in it byte for byte as the
@@ -229,6 +245,9 @@ type executionAnswer struct {
 var executionOutput = outputSchema[executionAnswer]()
 
 func executed(x *engine.Execution) answer {
+	if x.Question != nil {
+		return asked{Question: x.Question}
+	}
 	return fitting(func(most int) executionAnswer { return executedWith(x, most) })
 }
 

@@ -92,7 +92,7 @@ func (t tools) of(actions []*action.Action) ([]mcpserver.ServerTool, error) {
 		if !t.options.AllowWrite {
 			continue
 		}
-		writeTool, err := tool(a.Name, a.Title, writeDoc(a), t.engine.ExecuteSchema(a), executionOutput, hints{destructive: a.Destroys})
+		writeTool, err := tool(a.Name, a.Title, writeDoc(a), t.engine.ExecuteSchema(a), executionOutput, hints{destructive: a.Destroys, user: a.RequiresUser})
 		if err != nil {
 			return nil, err
 		}
@@ -172,7 +172,10 @@ func writeDoc(a *action.Action) string {
 
 // hints are the annotations that differ between tools. Every tool is idempotent (the
 // phrase is the key) and none reaches beyond the cluster.
-type hints struct{ readOnly, destructive bool }
+type hints struct{ readOnly, destructive, user bool }
+
+// requiresUser holds a tool against allow rules and hooks of the client that knows it.
+const requiresUser = "anthropic/requiresUserInteraction"
 
 func tool(name, title, doc string, in, out *jsonschema.Schema, h hints) (mcp.Tool, error) {
 	input, err := compile(name, in)
@@ -183,8 +186,12 @@ func tool(name, title, doc string, in, out *jsonschema.Schema, h hints) (mcp.Too
 	if err != nil {
 		return mcp.Tool{}, err
 	}
+	var meta *mcp.Meta
+	if h.user {
+		meta = mcp.NewMetaFromMap(map[string]any{requiresUser: true})
+	}
 	return mcp.Tool{
-		Name: name, Title: title, Description: doc, RawInputSchema: input, RawOutputSchema: output,
+		Meta: meta, Name: name, Title: title, Description: doc, RawInputSchema: input, RawOutputSchema: output,
 		Annotations: mcp.ToolAnnotation{
 			ReadOnlyHint: new(h.readOnly), DestructiveHint: new(h.destructive), IdempotentHint: new(true), OpenWorldHint: new(false),
 		},
@@ -210,7 +217,7 @@ func (t tools) handle(a *action.Action, do func(context.Context, engine.Call) (a
 		}()
 		out, err := do(ctx, engine.Call{
 			Action: a, Tool: req.Params.Name, Raw: req.Params.RawArguments,
-			Client: client(ctx, req), Progress: t.calls.progress(ctx, req),
+			Client: client(ctx, req), Progress: t.calls.progress(ctx, req), Asking: t.calls.asking(ctx, req),
 		})
 		if err != nil {
 			r, ok := errors.AsType[*refusal.Refusal](err)
@@ -218,6 +225,9 @@ func (t tools) handle(a *action.Action, do func(context.Context, engine.Call) (a
 				return nil, err
 			}
 			out = refused(r)
+		}
+		if q, ok := out.(asked); ok {
+			return input(q.Question), nil
 		}
 		return resultOf(out), nil
 	}

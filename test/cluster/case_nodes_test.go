@@ -279,11 +279,7 @@ func TestCase_ND_14_Drain(t *testing.T) {
 		}
 	}
 	drain := harness.Args{"node": n}
-	no := start(t).Must("plan_drain", drain)
-	if harness.Code(no) != "needs_person" || no.Field("confirm") != "" {
-		t.Errorf("at the defaults: %s", no.Text)
-	}
-	harness.Tells(t, no, "no schedulable node is left for the pods of "+n)
+	harness.Waits(t, start(t).Must("plan_drain", drain), "no schedulable node is left for the pods of "+n)
 	s := start(t, wide...)
 	got := s.Must("plan_drain", drain)
 	harness.Tells(t, got, "0 of 1 schedulable node left: 3 evicted pods will be Pending", "at risk: 3 of 3 ready pods may be missing at the worst moment (100 %)")

@@ -125,21 +125,25 @@ func TestBlastTable(t *testing.T) {
 		flags    []string
 		action   string
 		args     harness.Args
-		wantCode string // "" is a plan with a phrase
+		wantCode string // "" is a plan that its phrase executes, waits one that waits for a person
 		wantText string
 	}{
 		{"six to one", nil, "scale", of(ns, "deployment", "six").With("replicas", 1), "blast_limit", "replicas: 3"},
 		{"six to zero at 50", nil, "scale", of(ns, "deployment", "six").With("replicas", 0), "blast_limit", "replicas: 3"},
 		{"six to zero at 100", []string{"--max-blast-percent", "100"}, "scale", of(ns, "deployment", "six").With("replicas", 0), "", "100 %"},
 		{"six to three", nil, "scale", of(ns, "deployment", "six").With("replicas", 3), "", "50 %"},
-		{"one to zero", nil, "scale", of(ns, "deployment", "single").With("replicas", 0), "needs_person", "1 of 1 ready pod may"},
-		{"recreate", nil, "rollout_restart", of(ns, "deployment", "four"), "needs_person", "4 of 4 ready pods"},
+		{"one to zero", nil, "scale", of(ns, "deployment", "single").With("replicas", 0), "waits", "1 of 1 ready pod may"},
+		{"recreate", nil, "rollout_restart", of(ns, "deployment", "four"), "waits", "4 of 4 ready pods"},
 		{"crash-looping singleton", nil, "rollout_restart", of(ns, "deployment", "crashing"), "", "at risk: nothing"},
 		{"healthy singleton", nil, "rollout_restart", of(ns, "deployment", "single"), "", "the only ready pod: an outage until its replacement is ready"},
 		{"healthy singleton of a StatefulSet", nil, "rollout_restart", of(ns, "statefulset", "alone"), "", "the only ready pod: an outage until its replacement is ready"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := start(t, tc.flags...).Must("plan_"+tc.action, tc.args)
+			if tc.wantCode == "waits" {
+				harness.Waits(t, got, tc.wantText)
+				return
+			}
 			if harness.Code(got) != tc.wantCode || !strings.Contains(got.Text, tc.wantText) {
 				t.Errorf("code %q, want %q; want %q in:\n%s", harness.Code(got), tc.wantCode, tc.wantText, got.Text)
 			}
@@ -294,9 +298,7 @@ func TestCase_SC_05_ClaimsAreDeleted(t *testing.T) {
 		t.Errorf("class %s, losses %v; want irreversible and two claims", got.Class, got.Losses)
 	}
 	strict := start(t, "--max-blast-percent", "100")
-	if no := strict.Must("plan_scale", of(ns, "statefulset", "db").With("replicas", 1)); harness.Code(no) != "needs_person" {
-		t.Errorf("at the defaults: %s", no.Text)
-	}
+	harness.Waits(t, strict.Must("plan_scale", of(ns, "statefulset", "db").With("replicas", 1)), "loses 2 volume claims with the data")
 	twin := harness.Into[planned](t, s.Must("plan_scale", of(ns, "statefulset", "kept").With("replicas", 1)))
 	if twin.Class != plan.Reversible || len(twin.Losses) != 0 {
 		t.Errorf("the twin that keeps its claims: class %s, losses %v", twin.Class, twin.Losses)

@@ -110,6 +110,16 @@ func Tells(t testing.TB, got stdio.Tool, want ...string) {
 	}
 }
 
+// Waits wants the answer of a plan tool to be a plan that waits for a person, who is told
+// why, and to say so before everything else.
+func Waits(t testing.TB, got stdio.Tool, why string) {
+	t.Helper()
+	first, _, _ := strings.Cut(got.Text, "\n")
+	if got.IsError || got.Field("status") != "waits for a person" || got.Field("confirm") == "" || !strings.HasPrefix(first, "WAITS FOR A PERSON: ") || !strings.Contains(first, why) {
+		t.Errorf("want a plan that waits for a person (%s), got:\n%s", why, got.Text)
+	}
+}
+
 // Silent wants none of the texts in an answer.
 func Silent(t testing.TB, got stdio.Tool, unwanted ...string) {
 	t.Helper()

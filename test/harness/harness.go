@@ -31,6 +31,8 @@ type Options struct {
 	Proxy    *Proxy       // an own one when nil
 	ReadOnly bool         // without --allow-write
 	Args     []string     // more flags
+
+	Answer func(form json.RawMessage) any // of the person at the client; nil is a client that cannot ask
 }
 
 // Server is one server under test with a client connected to it.
@@ -83,7 +85,7 @@ func Start(t testing.TB, l *lab.Lab, o Options) *Server {
 		outW.Close()
 		inR.CloseWithError(io.ErrClosedPipe) // a server that could not start reads nothing
 	}()
-	c, err := stdio.Connect(o.Era, inW, outR)
+	c, err := stdio.Connect(o.Era, inW, outR, o.Answer)
 	if err != nil {
 		t.Fatal(err, s.stderr.String())
 	}
@@ -106,6 +108,13 @@ func Spawn(t testing.TB, l *lab.Lab, binary string, o Options) *Server {
 	s.Client = c
 	t.Cleanup(func() { c.Kill() })
 	return s
+}
+
+// Prepare gives a server that is not started, and the arguments that start it, for a test
+// that brings its own client.
+func Prepare(t testing.TB, l *lab.Lab, o Options) (*Server, []string) {
+	t.Helper()
+	return prepare(t, l, &o)
 }
 
 func prepare(t testing.TB, l *lab.Lab, o *Options) (*Server, []string) {

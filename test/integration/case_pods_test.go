@@ -58,15 +58,13 @@ func TestCase_PO_01_Delete(t *testing.T) {
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(3).Ready(3))
 	counted(t, ns, "web", nil, 0, 3, 3)
 	pod := of(ns, "pod", harness.PodName("web", 0))
-	no := start(t).Must("plan_delete_pod", pod)
-	if harness.Code(no) != "needs_person" || no.Field("confirm") != "" {
-		t.Errorf("at the defaults: %s", no.Text)
-	}
-	harness.Tells(t, no, "pdb/web (3 healthy, 3 needed)", "evict_pod")
+	waits := start(t).Must("plan_delete_pod", pod)
+	harness.Waits(t, waits, "pdb/web (3 healthy, 3 needed)")
+	harness.Tells(t, waits, "evict_pod")
 	s := start(t, wide...)
 	got := s.Must("plan_delete_pod", pod)
 	harness.Tells(t, got, "violates pdb/web (3 healthy, 3 needed); delete bypasses it", "evict_pod")
-	no = s.Must("plan_evict_pod", pod)
+	no := s.Must("plan_evict_pod", pod)
 	if harness.Code(no) != "dry_run_failed" || no.Field("confirm") != "" {
 		t.Errorf("evict: %s", no.Text)
 	}
@@ -188,10 +186,7 @@ func TestCase_PO_12(t *testing.T) {
 			corev1.Volume{Name: "tmp", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 	}))
 	pod := of(ns, "pod", "loner")
-	no := start(t).Must("plan_delete_pod", pod)
-	if harness.Code(no) != "needs_person" {
-		t.Errorf("at the defaults: %s", no.Text)
-	}
+	harness.Waits(t, start(t).Must("plan_delete_pod", pod), "pod "+ns+"/loner has no controller")
 	s := start(t, wide...)
 	got := s.Must("plan_delete_pod", pod)
 	harness.Tells(t, got, "LOST: pod "+ns+"/loner: no controller makes it again", "undo: there is none: no controller makes this pod again", ", irreversible, ")

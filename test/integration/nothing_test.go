@@ -170,6 +170,9 @@ func TestRefusedWriteNothing(t *testing.T) {
 		harness.Node(b.ns+"-foreign").Ready().With(func(n *corev1.Node) { n.Labels["pool"] = "other" }),
 	)
 	web := of(b.ns, "deployment", "web").With("replicas", 3)
+	writes := func(action string, args harness.Args) func(*testing.T, *harness.Server) (string, any) {
+		return func(_ *testing.T, s *harness.Server) (string, any) { return action, s.Plan(action, args) }
+	}
 	plans := func(action string, args harness.Args) func(*testing.T, *harness.Server) (string, any) {
 		return func(*testing.T, *harness.Server) (string, any) { return "plan_" + action, args }
 	}
@@ -219,8 +222,8 @@ func TestRefusedWriteNothing(t *testing.T) {
 		{"a drain of another pool", nil, plans("drain", harness.Args{"node": b.ns + "-foreign"}), "node_not_allowed", "refused", true},
 		{"an uncordon of another pool", nil, plans("uncordon", harness.Args{"node": b.ns + "-foreign"}), "node_not_allowed", "refused", true},
 		{"too much at risk", nil, plans("scale", of(b.ns, "deployment", "six").With("replicas", 1)), "blast_limit", "refused", true},
-		{"the last pod", nil, plans("scale", of(b.ns, "deployment", "single").With("replicas", 0)), "needs_person", "refused", true},
-		{"a pod that does not come back", nil, plans("delete_pod", of(b.ns, "pod", "loner")), "needs_person", "refused", true},
+		{"the last pod", nil, writes("scale", of(b.ns, "deployment", "single").With("replicas", 0)), "needs_person", "waiting_for_person", true},
+		{"a pod that does not come back", nil, writes("delete_pod", of(b.ns, "pod", "loner")), "needs_person", "waiting_for_person", true},
 		{"irreversible is refused", []string{"--irreversible", "refuse"}, plans("delete_pod", of(b.ns, "pod", "loner")), "blast_limit", "refused", true},
 		{"a text for a number", nil, plans("scale", web.With("replicas", "3")), "invalid_arguments", "refused", false},
 		{"an unknown argument", nil, plans("scale", web.With("dry_run", false)), "invalid_arguments", "refused", false},
@@ -239,7 +242,7 @@ func TestRefusedWriteNothing(t *testing.T) {
 		{"an undo of a paused rollout", nil, plans("rollout_undo", of(b.ns, "deployment", "paused")), "paused", "refused", true},
 		{"no such container", nil, plans("set_image", of(b.ns, "deployment", "web").With("container", "web").With("image", "x")), "not_found", "refused", true},
 		{"no image", nil, plans("set_image", of(b.ns, "deployment", "web").With("container", "main").With("image", "main:1 ")), "invalid_arguments", "refused", false},
-		{"an eviction that does not come back", nil, plans("evict_pod", of(b.ns, "pod", "loner")), "needs_person", "refused", true},
+		{"an eviction that does not come back", nil, writes("evict_pod", of(b.ns, "pod", "loner")), "needs_person", "waiting_for_person", true},
 		{"a cronjob that is not there", nil, plans("cronjob_trigger", of(b.ns, "cronjob", "none")), "not_found", "refused", true},
 		{"a job of kube-system", nil, plans("job_suspend", of("kube-system", "job", "x")), "out_of_scope", "refused", false},
 		{"a paused rollout", nil, plans("rollout_restart", of(b.ns, "deployment", "paused")), "paused", "refused", true},

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"sync"
@@ -31,6 +32,8 @@ type Client struct {
 
 	cmd   *exec.Cmd // nil for a server in this process
 	stdin io.WriteCloser
+
+	answer func(form json.RawMessage) any // of the person; nil is a client that cannot ask
 
 	mu      sync.Mutex
 	next    int
@@ -83,10 +86,11 @@ func Start(era Era, binary string, env []string, args ...string) (*Client, error
 }
 
 // Connect talks to a server in this process over its streams. Close ends its input and
-// waits until its output ends.
-func Connect(era Era, stdin io.WriteCloser, stdout io.Reader) (*Client, error) {
+// waits until its output ends. With answer it is a client that can ask its person: answer
+// gives the result for the parameters of each question.
+func Connect(era Era, stdin io.WriteCloser, stdout io.Reader, answer func(form json.RawMessage) any) (*Client, error) {
 	c := newClient(era)
-	c.stdin = stdin
+	c.stdin, c.answer = stdin, answer
 	go c.read(stdout)
 	return c, c.hello()
 }
@@ -101,11 +105,18 @@ func (c *Client) hello() error {
 		return nil
 	}
 	if _, err := c.Request("initialize", map[string]any{
-		"protocolVersion": string(c.Era), "capabilities": map[string]any{}, "clientInfo": clientInfo,
+		"protocolVersion": string(c.Era), "capabilities": c.capabilities(), "clientInfo": clientInfo,
 	}); err != nil {
 		return err
 	}
 	return c.Notify("notifications/initialized", nil)
+}
+
+func (c *Client) capabilities() map[string]any {
+	if c.answer == nil {
+		return map[string]any{}
+	}
+	return map[string]any{"elicitation": map[string]any{}}
 }
 
 var clientInfo = map[string]any{"name": "test-client", "version": "1"}
@@ -131,13 +142,38 @@ func (c *Client) read(r io.Reader) {
 		} else {
 			c.notes = append(c.notes, m)
 		}
+		if m.Method == "elicitation/create" && c.answer != nil {
+			go func() { _ = c.write(map[string]any{"jsonrpc": "2.0", "id": m.ID, "result": c.answer(m.Params)}) }()
+		}
 		c.mu.Unlock()
 	}
 }
 
 // Request sends a request and waits for its answer. It fails when the process ends, or
-// after two minutes.
+// after two minutes. An answer that is a question, in the stateless era, is taken to the
+// person, and the request sent again with what that one says.
 func (c *Client) Request(method string, params map[string]any) (Message, error) {
+	m, err := c.Once(method, params)
+	var asks struct {
+		InputRequests map[string]struct {
+			Params json.RawMessage `json:"params"`
+		} `json:"inputRequests"`
+		RequestState string `json:"requestState"`
+	}
+	if err != nil || c.answer == nil || json.Unmarshal(m.Result, &asks) != nil || asks.InputRequests == nil {
+		return m, err
+	}
+	answers := map[string]any{}
+	for id, r := range asks.InputRequests {
+		answers[id] = c.answer(r.Params)
+	}
+	again := maps.Clone(params)
+	again["inputResponses"], again["requestState"] = answers, asks.RequestState
+	return c.Once(method, again)
+}
+
+// Once is Request without a person.
+func (c *Client) Once(method string, params map[string]any) (Message, error) {
 	id, ch, err := c.Send(method, params)
 	if err != nil {
 		return Message{}, err
@@ -173,7 +209,7 @@ func (c *Client) Send(method string, params map[string]any) (int, chan Message, 
 		}
 		meta["io.modelcontextprotocol/protocolVersion"] = string(Modern)
 		meta["io.modelcontextprotocol/clientInfo"] = clientInfo
-		meta["io.modelcontextprotocol/clientCapabilities"] = map[string]any{}
+		meta["io.modelcontextprotocol/clientCapabilities"] = c.capabilities()
 		params["_meta"] = meta
 	}
 	c.mu.Lock()

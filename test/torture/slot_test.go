@@ -73,7 +73,7 @@ func (s *slot) start() error {
 		return err
 	}
 	s.cmd = cmd
-	s.client, err = stdio.Connect(stdio.Modern, stdin, stdout)
+	s.client, err = stdio.Connect(stdio.Modern, stdin, stdout, nil)
 	return err
 }
 

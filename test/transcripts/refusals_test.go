@@ -172,8 +172,10 @@ var refusals = []provoked{
 	{code: refusal.BlastLimit, do: plans("plan_scale", web(0))},
 	{
 		code: refusal.NeedsPerson,
-		do: plans("plan_delete_pod", func(ns string) harness.Args { return harness.Args{"namespace": ns, "pod": "alone"} },
-			func(t *testing.T, ns string) { pod(t, ns, "alone") }),
+		do: func(t *testing.T, s *harness.Server, ns string) stdio.Tool {
+			pod(t, ns, "alone")
+			return s.Do("delete_pod", harness.Args{"namespace": ns, "pod": "alone"})
+		},
 	},
 	{
 		code: refusal.CapExceeded,

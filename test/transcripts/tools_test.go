@@ -27,6 +27,7 @@ type listedTool struct {
 	Description  string             `json:"description"`
 	InputSchema  *jsonschema.Schema `json:"inputSchema"`
 	OutputSchema *jsonschema.Schema `json:"outputSchema"`
+	Meta         map[string]any     `json:"_meta"`
 	Annotations  struct {
 		ReadOnly    *bool `json:"readOnlyHint"`
 		Destructive *bool `json:"destructiveHint"`
@@ -58,6 +59,20 @@ func tools(t *testing.T, raw json.RawMessage) (out []listedTool) {
 		t.Fatal(err)
 	}
 	return out
+}
+
+// TestRequiresUser: the tools whose effect may be for good ask the client for its user, those
+// that plan it do not.
+func TestRequiresUser(t *testing.T) {
+	var got []string
+	for _, tool := range tools(t, list(t, serve(t, stdio.Modern, harness.Account(t, cp), false))) {
+		if tool.Meta["anthropic/requiresUserInteraction"] == true {
+			got = append(got, tool.Name)
+		}
+	}
+	if !slices.Equal(got, []string{"delete_pod", "drain"}) {
+		t.Errorf("tools that require the user are %v", got)
+	}
 }
 
 func TestCase_MC_14(t *testing.T) {

@@ -54,6 +54,8 @@ type scenario struct {
 	handshake   bool                     // it begins before the handshake, where there is one
 	setup       func(*testing.T, string) // what else is in the namespace
 	requests    []request
+
+	person func(form json.RawMessage) any // at the client; nil is a client that cannot ask
 }
 
 // request is one line to the server. In its text NAMESPACE stands for the scenario's
@@ -77,6 +79,19 @@ func scale(replicas any) args {
 
 func confirmed(a args, phrase string) args {
 	return harness.Args(a).With("confirm", phrase).With("reason", "more visitors are expected")
+}
+
+var deletes = args{"namespace": "NAMESPACE", "pod": "alone"}
+
+func alone(t *testing.T, ns string) { pod(t, ns, "alone") }
+
+// typed is a person who types one name after the other.
+func typed(names ...string) func(json.RawMessage) any {
+	n := 0
+	return func(json.RawMessage) any {
+		n++
+		return args{"action": "accept", "content": args{"name": names[(n-1)%len(names)]}}
+	}
 }
 
 var scenarios = []scenario{
@@ -147,6 +162,15 @@ var scenarios = []scenario{
 	{
 		name: "to_zero", prose: "Too large a step is refused, and the largest that passes is named.",
 		requests: []request{call("plan_scale", scale(0)), call("plan_scale", scale(1))},
+	},
+	{
+		name: "waits", prose: "What cannot be taken back waits for a person, whom this client cannot ask.", setup: alone,
+		requests: []request{call("plan_delete_pod", deletes), call("delete_pod", confirmed(deletes, "CONFIRM"))},
+	},
+	{
+		name: "person", prose: "A client that can ask its person: the wrong name and then the right one. The stateless era asks in the answer to the call, the older ones in the middle of it.",
+		setup: alone, person: typed("web", "alone"),
+		requests: []request{call("plan_delete_pod", deletes), call("delete_pod", confirmed(deletes, "CONFIRM")), call("delete_pod", confirmed(deletes, "CONFIRM"))},
 	},
 	{
 		name: "unknown_tool", prose: "Without --allow-write the write tool does not exist.", readOnly: true,
@@ -234,6 +258,8 @@ func TestWhatTheyShow(t *testing.T) {
 		"not_found":      {`"code":"not_found"`, "near names are web"},
 		"invalid":        {`"code":"invalid_arguments"`, "unknown argument Namespace: write namespace", "unknown argument yes", "missing argument namespace", "without quotes", "deployment is wrong"},
 		"to_zero":        {`"code":"blast_limit"`, "the largest step that passes is replicas: 1", `"status":"planned"`},
+		"waits":          {`"status":"waits for a person","needs_person":["pod NAMESPACE1/alone has no controller`, "WAITS FOR A PERSON: ", `"code":"needs_person"`, "kube-write-mcp approve PLAN1", `"retryable":true`},
+		"person":         {"elicitation/create", "type the name of its target", "not that of the target", `"outcome":"EXECUTED","replayed":false`},
 		"unknown_tool":   {`"code":-32602`},
 		"protocol":       {`"code":-32600`, "batches are not supported", `"code":-32601`},
 	}
@@ -293,7 +319,7 @@ func play(t *testing.T, sc scenario, era stdio.Era) (out played) {
 	if sc.setup != nil {
 		sc.setup(t, ns)
 	}
-	s := serve(t, era, harness.Account(t, cp), sc.readOnly, sc.flags...)
+	s := serveTo(t, era, harness.Account(t, cp), sc.readOnly, sc.person, sc.flags...)
 	norm, seen, confirm := normaliser{}, len(s.Lines()), ""
 	if sc.handshake {
 		seen = 0
@@ -376,6 +402,12 @@ type server struct {
 // serve starts a server that talks to the API server of cfg without a proxy.
 func serve(t *testing.T, era stdio.Era, cfg *rest.Config, readOnly bool, flags ...string) *server {
 	t.Helper()
+	return serveTo(t, era, cfg, readOnly, nil, flags...)
+}
+
+// serveTo is serve to a client with a person.
+func serveTo(t *testing.T, era stdio.Era, cfg *rest.Config, readOnly bool, person func(json.RawMessage) any, flags ...string) *server {
+	t.Helper()
 	dir := t.TempDir()
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	if err := cp.Kubeconfig(kubeconfig, "kind-lab", cfg); err != nil {
@@ -398,7 +430,7 @@ func serve(t *testing.T, era stdio.Era, cfg *rest.Config, readOnly bool, flags .
 	}()
 	s.stdin = inW
 	s.sent = &recorder{WriteCloser: inW}
-	c, err := stdio.Connect(era, s.sent, outR)
+	c, err := stdio.Connect(era, s.sent, outR, person)
 	if err != nil {
 		t.Fatal(err, s.stderr.String())
 	}
@@ -491,6 +523,9 @@ var (
 		`\[(?P<PLAN>[a-z2-7]{10})-(?P<MAC>[a-z2-7]{12})\]`,
 		`\bkube-write-mcp-(?P<PLAN>[a-z2-7]{10})-s\d+-`,
 		`\bmail-(?P<PLAN>[a-z2-7]{10})\b`,
+		`\bapprove (?P<PLAN>[a-z2-7]{10})\b`,
+		`"requestState":"(?P<STATE>[^"]*)"`,
+		`\bfor (?P<PRINCIPAL>os:[^,]+), until`,
 		`(?P<HASH>(?:hmac-)?sha256:[0-9a-f]{12}(?:[0-9a-f]{4})?)\b`,
 		`"?\bplan\\*"?:? ?\\*"?(?P<PLAN>\b[a-z2-7]{10}\b)`,
 		`"rv":"(?P<RV>\d+)"`,

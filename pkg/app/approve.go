@@ -1,0 +1,112 @@
+package app
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/engine"
+	"github.com/kubewrite/kube-write-mcp/pkg/journal"
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
+	"github.com/kubewrite/kube-write-mcp/pkg/server"
+)
+
+// approve is where a person lets a plan be executed that waits for one.
+func (o *options) approve() *cobra.Command {
+	return &cobra.Command{
+		Use: "approve PLAN", Short: "Approve a plan that waits for a person, in a terminal", Args: cobra.ExactArgs(1),
+		Long: `Shows a plan from the audit log and asks for the name of its target. Typed exactly, the
+plan is approved: the same call with the same phrase then executes it, once, until it
+expires. It holds for no other plan.
+
+It needs a terminal on stdin and stderr, and no flag goes around that. It keeps out an
+agent that can only call tools; one that runs commands as the same user can do all that
+this command does.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !isTerminal(o.stdin) || !isTerminal(cmd.ErrOrStderr()) {
+				return errors.New("approve needs a person at a terminal: stdin and stderr must be one")
+			}
+			j, err := o.journal()
+			if err != nil {
+				return err
+			}
+			p, st, err := recorded(j, args[0])
+			if err != nil {
+				return err
+			}
+			if no := engine.Approvable(st, p, time.Now()); no != nil {
+				return refused(no)
+			}
+			if st.Approved {
+				return fmt.Errorf("plan %s is approved already", p.ID)
+			}
+			who, err := principal()
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s\n\nTo approve this one plan, type the name of its target: ", server.PlanText(p))
+			shown := time.Now()
+			name, err := bufio.NewReader(io.LimitReader(o.stdin, 1024)).ReadString('\n')
+			if err != nil {
+				return fmt.Errorf("not approved: %w", err)
+			}
+			if strings.TrimRight(name, "\r\n") != p.Person.Name {
+				return fmt.Errorf("not approved: that is not the name of the target; plan %s stays as it is", p.ID)
+			}
+			if err := engine.Approve(j, p, who, shown, time.Now(), time.Now); err != nil {
+				if no, ok := errors.AsType[*refusal.Refusal](err); ok {
+					return refused(no)
+				}
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "approved: plan %s may be executed once, by its phrase, until %s\n", p.ID, p.Expires.Local().Format(time.RFC3339))
+			return nil
+		},
+	}
+}
+
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// refused says a refusal in one line.
+func refused(r *refusal.Refusal) error {
+	if r.Hint == "" {
+		return errors.New("refused: " + r.Error())
+	}
+	return fmt.Errorf("refused: %s; %s", r.Error(), r.Hint)
+}
+
+// journal opens the journal that servers write.
+func (o *options) journal() (*journal.Journal, error) {
+	dir, keys, err := o.keys(false)
+	if err != nil {
+		return nil, err
+	}
+	inst, err := instance()
+	if err != nil {
+		return nil, err
+	}
+	return journal.Open(journal.Options{Dir: dir, Path: o.audit, Keys: keys, Now: time.Now, Inst: inst})
+}
+
+// recorded gives a plan with its state, nil and the zero State where there is none.
+func recorded(j *journal.Journal, id string) (p *plan.Plan, st journal.State, err error) {
+	if err := j.Sealed(); err != nil {
+		return nil, st, err
+	}
+	if err := j.View(func(l *journal.Ledger) error { st = l.Plan(id); return nil }); err != nil || !st.Planned {
+		return nil, st, err
+	}
+	p, err = j.Record(id)
+	return p, st, err
+}

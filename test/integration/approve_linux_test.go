@@ -168,7 +168,10 @@ func TestApprove(t *testing.T) {
 			c.Stderr, c.Stdout = new(bytes.Buffer), tty
 		},
 	} {
-		_, tty := terminal(t)
+		person, tty := terminal(t)
+		if _, err := person.WriteString("other\n"); err != nil {
+			t.Fatal(err)
+		}
 		cmd := exec.CommandContext(t.Context(), program(t), "approve", otherID, "--state-dir", s.State)
 		if streams(cmd, tty); cmd.Run() == nil {
 			t.Errorf("%s: it was approved", name)

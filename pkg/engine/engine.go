@@ -212,6 +212,9 @@ func (e *Engine) gates(ctx context.Context, a *action.Action, args action.Args, 
 	if !undo { // which is bound to what its plan found, and takes no version
 		no = refusal.Join(no, limits.Version(args.Expected()))
 	}
+	if closed, unless := pol.Window(a.Name, scope.Namespace, e.now(), false); !unless { // else a person may decide, once there is a plan
+		no = refusal.Join(no, closed)
+	}
 	if no != nil || !pol.NeedsNode(scope) {
 		if r := refusal.Join(no, pol.Node(scope, nil)); r != nil {
 			return limits, r

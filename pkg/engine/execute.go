@@ -248,6 +248,9 @@ func (x *execution) again(ctx context.Context, limits gate.Limits) (*passed, dri
 	if r := limits.Cap(got.steps()); r != nil && !got.exempt(x.p) {
 		return nil, d, r
 	}
+	if no := x.withinWindows(got, x.p, false, false); no != nil {
+		return nil, d, no
+	}
 	if err := x.planGates(got, x.p); err != nil {
 		r := err.(*refusal.Refusal)
 		return nil, d, refusal.New(refusal.Stale, "plan again", "the blast radius has grown since the plan: %s", r.Error())

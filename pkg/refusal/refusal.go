@@ -66,7 +66,7 @@ var Table = []Entry{
 	{Forbidden, "the server's credentials may not read what the plan needs", "refused"},
 	{BlastLimit, "too much capacity at risk; the largest step that passes, or the time at which it would, is named", "refused"},
 	{CapExceeded, "more replicas than --max-replicas", "refused"},
-	{WindowClosed, "no change window is open", "refused"},
+	{WindowClosed, "a change window forbids it, or none is open that allows it; the time at which it would pass is named", "refused"},
 	{NeedsPerson, "the plan needs a person and cannot be executed by its phrase alone", "refused"},
 	{RateLimited, "too many plans or writes in the last minute; the time at which the next one passes is named", "rate_limited"},
 	{UnknownPhrase, "the phrase confirms no plan of this caller", "refused"},

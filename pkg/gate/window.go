@@ -226,14 +226,11 @@ func opens(about []Window, t time.Time, approved bool) (at time.Time, found bool
 		case holds == nil:
 			return at, true
 		}
-		// Nothing passes before the first of these: a deny window ends, an allow window opens.
+		// Nothing changes before the first of these.
 		var then time.Time
 		for _, w := range about {
 			change, open := w.ends(at)
-			switch {
-			case open != (w.spec.Kind == DenyWindow):
-				continue
-			case !open:
+			if !open {
 				change = w.next(at)
 			}
 			if !change.IsZero() && (then.IsZero() || change.Before(then)) {

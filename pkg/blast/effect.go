@@ -1,6 +1,7 @@
 package blast
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
@@ -38,12 +39,28 @@ func effectsOf(steps []plan.Step, targets map[string]plan.Object) []effect {
 	for i, s := range steps {
 		o := targets[s.Target.UID]
 		e := effectOf(s, o)
-		if e == rolls && !resumed[s.Target.UID] && heldBack(s.Target.Resource, o) != "" {
+		switch {
+		case e == rolls && !resumed[s.Target.UID] && heldBack(s.Target.Resource, o) != "":
 			e = held
+		case e == nothing && unpauses(s) && pending(o):
+			e = rolls
 		}
 		effects[i] = e
 	}
 	return effects
+}
+
+// unpauses reports whether a Step lets a paused rollout go on.
+func unpauses(s plan.Step) bool {
+	return slices.ContainsFunc(s.Patch, func(op plan.Op) bool {
+		return op.Path == "/spec/paused" && (op.Op == "remove" || string(op.Value) == "false")
+	})
+}
+
+// pending reports whether pods of a Deployment are yet to follow its template: they do so
+// when it is resumed. What its controller has not seen may be such a change.
+func pending(o plan.Object) bool {
+	return behind(o) || o.Int("status.updatedReplicas") < o.Int("status.replicas")
 }
 
 func effectOf(s plan.Step, o plan.Object) effect {

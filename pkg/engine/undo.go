@@ -106,12 +106,26 @@ func (g *passed) takesBack(old *plan.Plan) error {
 		if moved := lostFields(s, g.Object); moved != "" {
 			g.moved = true
 			g.warnings = append(g.warnings, "changed again since: "+moved)
+		} else if field := released(s, g.Object); field != "" { // such as a template, by the undo of a pause
+			g.moved = true
+			g.warnings = append(g.warnings, fmt.Sprintf("changed since: %s of %s is not what it was when plan %s was made", field, g.Target, old.ID))
 		}
 	}
 	if !changed {
 		return refusal.New(refusal.PreconditionFailed, "look at the object, and plan what is needed", "plan %s did not change %s: it was so before", old.ID, g.Target)
 	}
 	return nil
+}
+
+// released names a field that a Step rested on and did not write, and that has another
+// value by now: to take the Step back is then to let what others wrote take effect.
+func released(old plan.Step, o plan.Object) string {
+	for _, c := range old.Changes {
+		if v := o.Value(c.Field); c.Old == c.New && v != c.New && !(plan.IsZero(v) && plan.IsZero(c.New)) {
+			return c.Field
+		}
+	}
+	return ""
 }
 
 // elsewhere names a field that a pass sets to another value than a Step found: what goes

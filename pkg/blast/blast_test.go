@@ -313,6 +313,33 @@ func TestUnknownIsEverything(t *testing.T) {
 	})
 }
 
+// To resume is to roll what was changed while it was paused, and nothing where nothing was.
+func TestResume(t *testing.T) {
+	for name, tc := range map[string]struct {
+		op     plan.Op
+		status appsv1.DeploymentStatus
+		want   numbers
+	}{
+		"nothing was changed":       {plan.Op{Op: "remove"}, appsv1.DeploymentStatus{Replicas: 4, UpdatedReplicas: 4, ReadyReplicas: 4, ObservedGeneration: 3}, numbers{plan.None, 0, 0, 4, 0, 0, false}},
+		"the template was":          {plan.Op{Op: "remove"}, appsv1.DeploymentStatus{Replicas: 4, ReadyReplicas: 4, ObservedGeneration: 3}, numbers{plan.Replaces, 4, 4, 4, 4, 100, true}},
+		"a rollout goes on":         {plan.Op{Op: "remove"}, appsv1.DeploymentStatus{Replicas: 4, UpdatedReplicas: 3, ReadyReplicas: 4, ObservedGeneration: 3}, numbers{plan.Replaces, 4, 4, 4, 4, 100, true}},
+		"it is not known":           {plan.Op{Op: "remove"}, appsv1.DeploymentStatus{Replicas: 4, UpdatedReplicas: 4, ReadyReplicas: 4, ObservedGeneration: 2}, numbers{plan.Replaces, 4, 4, 4, 4, 100, true}},
+		"resumed by a value":        {plan.Op{Op: "replace", Value: plan.JSON(false)}, appsv1.DeploymentStatus{Replicas: 4, ReadyReplicas: 4, ObservedGeneration: 3}, numbers{plan.Replaces, 4, 4, 4, 4, 100, true}},
+		"paused in another rollout": {plan.Op{Op: "add", Value: plan.JSON(true)}, appsv1.DeploymentStatus{Replicas: 4, ReadyReplicas: 4, ObservedGeneration: 3}, numbers{plan.None, 0, 0, 4, 0, 0, false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t).pods(webSet, 4, 4)
+			d := deployment(4, appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType})
+			d.Generation, d.Spec.Paused, d.Status = 3, tc.op.Op != "add", tc.status
+			tc.op.Path = "/spec/paused"
+			w.step(plan.Step{Verb: plan.Patch, Target: w.live("deployments", d), Patch: []plan.Op{tc.op}})
+			if diff := cmp.Diff(tc.want, numbersOf(w.compute())); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 // A paused Deployment that the same plan resumes does roll.
 func TestResumedInTheSamePlan(t *testing.T) {
 	w := newWorld(t).pods(webSet, 4, 4)

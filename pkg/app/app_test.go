@@ -2,8 +2,10 @@ package app
 
 import (
 	"bytes"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/kubewrite/kube-write-mcp/actions"
 	"github.com/kubewrite/kube-write-mcp/pkg/gate"
+	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
 )
 
 // run runs the program with no input.
@@ -44,6 +47,56 @@ contexts:
 current-context: one
 `
 
+// window is a policy with one change window, of which the last line is changed.
+func window(name, change string) string {
+	fields := map[string]string{"kind": "deny", "schedule": "0 22 * * *", "duration": "8h", "time_zone": "Europe/Berlin"}
+	if key, value, ok := strings.Cut(change, ": "); ok {
+		fields[key] = value
+	}
+	text := "change_windows:\n- name: " + name + "\n"
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		text += "  " + key + ": " + fields[key] + "\n"
+	}
+	return text
+}
+
+// TestSamplePolicy: what is shipped as an example is understood, windows too.
+func TestSamplePolicy(t *testing.T) {
+	o := &options{actions: actions.All()}
+	f := pflag.NewFlagSet("", pflag.ContinueOnError)
+	o.addServe(f)
+	if err := f.Parse([]string{"--policy", filepath.Join("..", "..", "hack", "packaging", "policy.yaml")}); err != nil {
+		t.Fatal(err)
+	}
+	p, err := o.policy(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		at          time.Time
+		namespace   string
+		wantMessage string
+		wantUnless  bool
+	}{
+		{time.Date(2026, 11, 30, 10, 0, 0, 0, berlin), "prod", "", false},
+		{time.Date(2026, 11, 30, 8, 0, 0, 0, berlin), "prod", "the change window prod-hours is closed to scale in namespace prod", false},
+		{time.Date(2026, 12, 28, 10, 0, 0, 0, berlin), "prod", "the change window year-end forbids scale in namespace prod", false},
+		{time.Date(2026, 12, 28, 10, 0, 0, 0, berlin), "dev", "", false},
+	} {
+		no, unless := p.Window("scale", tc.namespace, tc.at, false)
+		if no == nil {
+			no = &refusal.Refusal{}
+		}
+		if no.Message != tc.wantMessage || unless != tc.wantUnless {
+			t.Errorf("at %s in %s: %q, unless %t; want %q, %t", tc.at, tc.namespace, no.Message, unless, tc.wantMessage, tc.wantUnless)
+		}
+	}
+}
+
 // TestRefusesToStart: what is wrong with the configuration is said in one line, and
 // nothing is served.
 func TestRefusesToStart(t *testing.T) {
@@ -67,6 +120,15 @@ func TestRefusesToStart(t *testing.T) {
 		{"two that contradict each other", []string{"--context", "one", "--read-only", "--allow-write"}, []string{"read-only and allow-write"}},
 		{"a note without a namespace", []string{"--policy", write(t, "p", "downstream: [{note: x}]\n")}, []string{"downstream[0]"}},
 		{"a note of two lines", []string{"--policy", write(t, "p", "downstream: [{namespace: a, note: \"x\\ny\"}]\n")}, []string{"downstream[0]"}},
+		{"an unknown key of a window", []string{"--policy", write(t, "p", "change_windows: [{from: now}]\n")}, []string{"change_windows[0].from", "time_zone, namespaces"}},
+		{"a window of nothing", []string{"--policy", write(t, "p", "change_windows: [{}]\n")},
+			[]string{"change_windows[0].name", "[0].kind", "[0].schedule", "[0].duration", "[0].time_zone", "such as"}},
+		{"a zone that does not exist", []string{"--policy", write(t, "p", window("x", "time_zone: Europe/Bonn"))}, []string{"change_windows[0].time_zone", "Europe/Bonn", "Europe/Berlin"}},
+		{"a number for a duration", []string{"--policy", write(t, "p", window("x", "duration: 8"))}, []string{"change_windows[0].duration", `"8"`, "8h"}},
+		{"an action that does not exist", []string{"--policy", write(t, "p", window("x", "actions: [scael]"))}, []string{"change_windows[0].actions", "scael", "job_suspend"}},
+		{"a pattern for a namespace", []string{"--policy", write(t, "p", window("x", `namespaces: ["prod-*"]`))}, []string{"change_windows[0].namespaces", "prod-*"}},
+		{"one namespace, not in a list", []string{"--policy", write(t, "p", window("x", "namespaces: prod"))}, []string{"change_windows[0].namespaces", "[one, two]"}},
+		{"two windows of one name", []string{"--policy", write(t, "p", window("x", "")+strings.TrimPrefix(window("x", ""), "change_windows:\n"))}, []string{"change_windows[1].name", `"x"`}},
 		{"several faults at once", []string{"--ttl", "2h", "--irreversible", "maybe", "--actions", "scael", "--max-blast-percent", "101"},
 			[]string{"60m", `"maybe"`, `"scael"`, "101"}},
 		{"waiting for days", []string{"--approval-ttl", "25h"}, []string{"approval-ttl", "24h"}},

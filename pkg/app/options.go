@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/action"
@@ -92,6 +94,7 @@ type policyOnly struct {
 	ChangeCauseOnScale *bool                       `json:"change_cause_on_scale"`
 	Namespaces         map[string]namespacedLimits `json:"namespaces"`
 	Downstream         []downstream                `json:"downstream"`
+	ChangeWindows      []changeWindow              `json:"change_windows"`
 }
 
 // downstream is a note that plans show.
@@ -160,6 +163,7 @@ func (o *options) policy(f *pflag.FlagSet) (gate.Policy, error) {
 			wrong("actions: there is no action %q", a)
 		}
 	}
+	p.Windows = windows(only.ChangeWindows, known, wrong)
 	if !validPerson(o.limits.Irreversible) {
 		wrong("irreversible must be human, refuse or allow, not %q", o.irreversible)
 	}
@@ -176,6 +180,61 @@ func (o *options) policy(f *pflag.FlagSet) (gate.Policy, error) {
 		wrong("max-replicas must be 0 or more, writes-per-minute and plans-per-minute 1 or more")
 	}
 	return p, errors.Join(faults...)
+}
+
+// changeWindow is a window as the policy file has it: the decoder's own errors would not
+// say which window is meant, nor what would pass.
+type changeWindow map[string]json.RawMessage
+
+// spec gives the fields of a window. A value that is no text is taken as it is written:
+// what does not pass is named then.
+func (c changeWindow) spec() (s gate.WindowSpec, faults []string) {
+	texts := map[string]*string{
+		"name": &s.Name, "kind": (*string)(&s.Kind), "schedule": &s.Schedule, "duration": &s.Duration, "time_zone": &s.TimeZone, "except": &s.Except,
+	}
+	lists := map[string]*[]string{"namespaces": &s.Namespaces, "actions": &s.Actions}
+	for _, key := range slices.Sorted(maps.Keys(c)) {
+		text, isText := texts[key]
+		list, isList := lists[key]
+		switch {
+		case isText && json.Unmarshal(c[key], text) != nil:
+			*text = string(c[key])
+		case isList && json.Unmarshal(c[key], list) != nil:
+			faults = append(faults, fmt.Sprintf("%s must be a list of names, such as [one, two], not %s", key, c[key]))
+		case !isText && !isList:
+			faults = append(faults, fmt.Sprintf("%s is no field of a window: there are name, kind, schedule, duration, time_zone, namespaces, actions and except", key))
+		}
+	}
+	return s, faults
+}
+
+// windows gives the change windows; wrong is told every fault of them.
+func windows(given []changeWindow, actions map[string]bool, wrong func(string, ...any)) (all []gate.Window) {
+	names := map[string]bool{}
+	for i, fields := range given {
+		field := fmt.Sprintf("change_windows[%d]", i)
+		spec, faults := fields.spec()
+		w, more := gate.ParseWindow(spec)
+		all = append(all, w)
+		for _, fault := range append(faults, more...) {
+			wrong("%s.%s", field, fault)
+		}
+		if names[spec.Name] {
+			wrong("%s.name must be of this window alone, and %q is another's", field, spec.Name)
+		}
+		names[spec.Name] = true
+		for _, ns := range spec.Namespaces {
+			if validation.IsDNS1123Label(ns) != nil {
+				wrong("%s.namespaces must be names of namespaces, or left out for all, not %q", field, ns)
+			}
+		}
+		for _, a := range spec.Actions {
+			if !actions[a] {
+				wrong("%s.actions must be of %s, or left out for all, not %q", field, strings.Join(slices.Sorted(maps.Keys(actions)), ", "), a)
+			}
+		}
+	}
+	return all
 }
 
 func validPerson(p gate.Person) bool {

@@ -19,6 +19,7 @@ type record struct {
 // begin numbers a call.
 func (e *Engine) begin(c Call) Call {
 	c.record = &record{n: e.calls.Add(1)}
+	e.repeats.begins(c)
 	return c
 }
 

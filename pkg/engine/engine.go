@@ -220,6 +220,9 @@ func (e *Engine) gates(ctx context.Context, a *action.Action, args action.Args, 
 	if !undo { // which is bound to what its plan found, and takes no version
 		no = refusal.Join(no, limits.Version(args.Expected()))
 	}
+	if closed, unless := pol.Window(a.Name, scope.Namespace, e.now(), false); !unless { // else a person may decide, once there is a plan
+		no = refusal.Join(no, closed)
+	}
 	if no != nil || !pol.NeedsNode(scope) {
 		if r := refusal.Join(no, pol.Node(scope, nil)); r != nil {
 			return limits, r
@@ -271,11 +274,22 @@ func (e *Engine) explain(ctx context.Context, args action.Args, err error) error
 	return r
 }
 
-// repeats notices a caller that sends the same refused call again and again.
+// repeats notices a caller that sends the same refused call again and again. An engine
+// over stdio has one caller.
 type repeats struct {
 	mu   sync.Mutex
-	last string
+	call string
+	code refusal.Code
 	n    int
+}
+
+// begins counts anew where a call is another one than the last, whatever became of that.
+func (s *repeats) begins(c Call) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if call := c.Tool + string(c.Raw); call != s.call {
+		s.call, s.n = call, 0
+	}
 }
 
 // mark gives the refusal, or from the third identical one in a row on one that says so
@@ -283,9 +297,11 @@ type repeats struct {
 func (s *repeats) mark(c Call, r *refusal.Refusal) *refusal.Refusal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := c.Tool + string(c.Raw) + string(r.Code)
-	if s.n++; key != s.last {
-		s.last, s.n = key, 1
+	if c.Tool+string(c.Raw) != s.call {
+		return r // another call has begun meanwhile
+	}
+	if s.n++; r.Code != s.code {
+		s.code, s.n = r.Code, 1
 	}
 	if s.n < 3 {
 		return r

@@ -273,6 +273,13 @@ func (x *execution) again(ctx context.Context, limits gate.Limits) (*passed, dri
 	if r := limits.Cap(got.steps()); r != nil && !got.exempt(x.p) {
 		return nil, d, r
 	}
+	st, err := x.state(x.p.ID)
+	if err != nil {
+		return nil, d, unavailable(err)
+	}
+	if no := x.withinWindows(got, x.p, false, st.Approved); no != nil {
+		return nil, d, no
+	}
 	person, err := x.planGates(got, x.p)
 	if err == nil && len(person) > x.p.Decided() {
 		err = errors.New(strings.Join(person, "; "))

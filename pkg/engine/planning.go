@@ -90,6 +90,8 @@ func (e *Engine) plan(ctx context.Context, c Call, d action.Decoded, undoes *pla
 	answer := &Planned{Plan: p, Stays: got.Stays}
 	if p.Empty() {
 		p.Steps, p.Sentence, p.Undo, p.Kubectl = nil, "", plan.Undo{}, nil
+	} else if no := e.withinWindows(got, p, true, false); no != nil {
+		return nil, p, no
 	} else if reasons, err := e.planGates(got, p); err != nil {
 		r := err.(*refusal.Refusal)
 		if got.moved {
@@ -133,7 +135,7 @@ func (e *Engine) sign(p *plan.Plan) (string, error) {
 // one that was written then, is exempt from blast limit and cap: else a scale of long ago
 // would be leave to take down what others built since.
 func (e *Engine) planGates(got *passed, p *plan.Plan) (person []string, err error) {
-	reasons := got.effect.NeedsPerson
+	reasons := append(got.closed, got.effect.NeedsPerson...)
 	if got.exempt(p) {
 		return e.persons(got, nil, reasons)
 	}
@@ -163,6 +165,28 @@ func (e *Engine) persons(got *passed, no *refusal.Refusal, reasons []string) ([]
 	return reasons, nil
 }
 
+// withinWindows refuses what the change windows hold back in any namespace that a pass
+// reaches into: a drain reaches into many. For a plan that is made, windows that a person's
+// approval opens are a reason for which it is a person's instead.
+func (e *Engine) withinWindows(got *passed, p *plan.Plan, planning, approved bool) *refusal.Refusal {
+	namespaces := []string{got.Target.Namespace}
+	for _, s := range got.steps() {
+		if !slices.Contains(namespaces, s.Target.Namespace) {
+			namespaces = append(namespaces, s.Target.Namespace)
+		}
+	}
+	var no *refusal.Refusal
+	for _, ns := range namespaces {
+		closed, unless := e.cfg.Policy.Window(p.Action, ns, e.now(), approved)
+		if planning && unless && e.cfg.Policy.For(ns).Irreversible == gate.Human { // else nobody is asked
+			got.closed = append(got.closed, fmt.Sprintf("outside the change windows: %s (%s)", closed.Message, closed.Hint))
+			continue
+		}
+		no = refusal.Join(no, closed)
+	}
+	return no
+}
+
 // needsPerson goes by the strictest of the namespaces that the Steps reach into.
 func (e *Engine) needsPerson(steps []plan.Step, reasons []string) (waits bool, no *refusal.Refusal) {
 	for _, s := range steps {
@@ -185,8 +209,9 @@ type passed struct {
 	labels    map[string]string      // of the namespace
 	warnings  []string
 	untrusted string
-	moved     bool // of an undo: not all is as the plan that it takes back wrote it
-	redo      bool // it takes an undo back, which is a change like any other
+	closed    []string // why change windows make it a person's
+	moved     bool     // of an undo: not all is as the plan that it takes back wrote it
+	redo      bool     // it takes an undo back, which is a change like any other
 }
 
 // exempt reports whether a pass of a plan goes back to the state on record before another.

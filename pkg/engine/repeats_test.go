@@ -13,15 +13,25 @@ import (
 func TestRepeats(t *testing.T) {
 	var r repeats
 	no := refusal.New(refusal.OutOfScope, "ask the operator", "namespace x is protected")
-	call := func(raw string) string {
-		return r.mark(Call{Tool: "plan_scale", Raw: json.RawMessage(raw)}, no).Error()
-	}
+	other := refusal.New(refusal.RateLimited, "wait", "too many")
 	for i, tc := range []struct {
 		raw      string
+		refused  *refusal.Refusal // nil: it passes
 		wantSaid bool
-	}{{"1", false}, {"1", false}, {"1", true}, {"1", true}, {"2", false}, {"1", false}, {"1", false}, {"1", true}} {
-		if said := strings.Contains(call(tc.raw), "times in a row"); said != tc.wantSaid {
-			t.Errorf("call %d: said %t, want %t", i, said, tc.wantSaid)
+	}{
+		{"1", no, false}, {"1", no, false}, {"1", no, true}, {"1", no, true},
+		{"2", no, false}, {"1", no, false}, {"1", no, false}, {"1", no, true},
+		{"2", nil, false}, {"1", no, false}, {"1", no, false},
+		{"1", other, false}, {"1", other, false}, {"1", other, true}, {"1", no, false},
+	} {
+		c := Call{Tool: "plan_scale", Raw: json.RawMessage(tc.raw)}
+		r.begins(c)
+		if tc.refused == nil {
+			continue
+		}
+		got := r.mark(c, tc.refused)
+		if said := strings.Contains(got.Error(), "times in a row"); said != tc.wantSaid || said == (got.Hint == tc.refused.Hint) {
+			t.Errorf("call %d: said %t, want %t; hint %q", i, said, tc.wantSaid, got.Hint)
 		}
 	}
 	if no.Message != "namespace x is protected" {

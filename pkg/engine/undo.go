@@ -133,14 +133,12 @@ func (g *passed) elsewhere(old plan.Step) string {
 	return ""
 }
 
-// around names a field in which a Step wrote one value, and of which the pass puts back all:
-// what others wrote there since goes as well.
+// around says which field that a Step rested on has another value by now, beside what the
+// Step wrote in it: others changed it, such as the template of a paused rollout. To take the
+// Step back lets that take effect, or takes it back as well.
 func (g *passed) around(old plan.Step) string {
 	for _, held := range old.Changes {
-		whole := func(s plan.Step) bool {
-			return slices.ContainsFunc(s.Changes, func(c plan.Change) bool { return c.Field == held.Field && c.Old != c.New })
-		}
-		if held.Old != held.New || !slices.ContainsFunc(g.steps(), whole) {
+		if held.Old != held.New {
 			continue
 		}
 		was, known := g.Object, true
@@ -149,8 +147,8 @@ func (g *passed) around(old plan.Step) string {
 				was, known = was.Before(c)
 			}
 		}
-		if !known || was.Value(held.Field) != held.Old {
-			return held.Field + " has other changes, which the undo takes back as well"
+		if v := was.Value(held.Field); !known || v != held.Old && !(plan.IsZero(v) && plan.IsZero(held.Old)) {
+			return held.Field + ", by others beside what that plan wrote, which the undo touches as well"
 		}
 	}
 	return ""

@@ -41,6 +41,7 @@ type Policy struct {
 	Namespaces map[string]Limits
 
 	Downstream []Downstream
+	Windows    []Window
 }
 
 // Downstream is what an operator wants said wherever a plan touches a workload: who

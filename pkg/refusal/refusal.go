@@ -66,7 +66,7 @@ var Table = []Entry{
 	{Forbidden, "the server's credentials may not read what the plan needs", "refused"},
 	{BlastLimit, "too much capacity at risk; the largest step that passes, or the time at which it would, is named", "refused"},
 	{CapExceeded, "more replicas than --max-replicas", "refused"},
-	{WindowClosed, "no change window is open", "refused"},
+	{WindowClosed, "a change window forbids it, or none is open that allows it; the time at which it would pass is named", "refused"},
 	{NeedsPerson, "a person must approve the plan first, its phrase alone does not execute it; refused where one was asked and did not", "waiting_for_person"},
 	{RateLimited, "too many plans or writes in the last minute; the time at which the next one passes is named", "rate_limited"},
 	{UnknownPhrase, "the phrase confirms no plan of this caller", "refused"},

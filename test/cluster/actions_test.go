@@ -121,7 +121,7 @@ func TestUndoOfARestart(t *testing.T) {
 	for kind, name := range map[string]string{"deployment": "web", "statefulset": "db", "daemonset": "agent"} {
 		target := of(ns, kind, name)
 		args := harness.Args{"plan": s.Do("rollout_restart", target).Field("plan")}
-		const since = "changed again since: spec.template has other changes"
+		const since = "changed again since: spec.template, by others"
 		if back := s.Must("plan_undo", args); back.Field("confirm") == "" || !strings.Contains(back.Text, `"to_revision":2`) || strings.Contains(back.Text, since) {
 			t.Errorf("of a %s: %s", kind, back.Text)
 		}

@@ -26,7 +26,6 @@ import (
 // notHere are the codes that no call over the wire to a sound server can provoke, and
 // where they are provoked.
 var notHere = map[refusal.Code]string{
-	refusal.WindowClosed:     "this version has no change windows",
 	refusal.RecordMissing:    "a damaged journal: TestRecordDamaged in test/integration",
 	refusal.KeyUnknown:       "a key ring that lost a key while its journal still verifies: TestKeyUnknown in pkg/engine",
 	refusal.AuditUnavailable: "a journal that cannot be written: TestCase_PX_10 in test/integration",
@@ -182,6 +181,18 @@ var refusals = []provoked{
 		options: func(t *testing.T, ns string) harness.Options {
 			policy := filepath.Join(t.TempDir(), "policy.yaml")
 			if err := os.WriteFile(policy, fmt.Appendf(nil, "namespaces:\n  %s:\n    max_replicas: 2\n", ns), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return harness.Options{Args: []string{"--policy", policy}}
+		},
+		do: plans("plan_scale", web(3)),
+	},
+	{
+		code: refusal.WindowClosed,
+		options: func(t *testing.T, _ string) harness.Options {
+			policy := filepath.Join(t.TempDir(), "policy.yaml")
+			window := "change_windows:\n- {name: freeze, kind: deny, schedule: '@daily', duration: 48h, time_zone: Europe/Berlin}\n"
+			if err := os.WriteFile(policy, []byte(window), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			return harness.Options{Args: []string{"--policy", policy}}

@@ -26,6 +26,7 @@ import (
 	"github.com/kubewrite/kube-write-mcp/pkg/journal"
 	"github.com/kubewrite/kube-write-mcp/pkg/kube"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+	"github.com/kubewrite/kube-write-mcp/pkg/read"
 	"github.com/kubewrite/kube-write-mcp/pkg/server"
 )
 
@@ -78,11 +79,15 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return fmt.Errorf("who is calling: %w", err)
 	}
+	principal := journal.Principal{Kind: "os", Name: plan.Untrusted(who.Username)}
 	e := engine.New(engine.Config{
-		Policy: policy, Actions: o.actions, Label: cluster.label, Principal: journal.Principal{Kind: "os", Name: plan.Untrusted(who.Username)}, Inst: inst,
+		Policy: policy, Actions: o.actions, Label: cluster.label, Principal: principal, Inst: inst,
 		VerifyWait: o.verifyWait, VerifyTimeout: o.verifyTimeout, Log: log,
 	}, clients, j, keys, time.Now, rand.Reader)
-	s, err := server.New(e, o.actions, server.Options{Version: version(), AllowWrite: o.allowWrite, ReadOnly: o.readOnly, Log: log})
+	reads := read.Cluster{
+		API: clients.Read, Journal: j, Label: cluster.label, Principal: principal, Redact: keys.Redact, Excluded: policy.Excluded, Now: time.Now,
+	}
+	s, err := server.New(e, o.actions, server.Options{Version: version(), AllowWrite: o.allowWrite, ReadOnly: o.readOnly, Reads: reads, Log: log})
 	if err != nil {
 		return err
 	}

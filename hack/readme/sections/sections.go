@@ -20,6 +20,7 @@ import (
 	"github.com/kubewrite/kube-write-mcp/pkg/action"
 	"github.com/kubewrite/kube-write-mcp/pkg/app"
 	"github.com/kubewrite/kube-write-mcp/pkg/engine"
+	"github.com/kubewrite/kube-write-mcp/pkg/read"
 	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
 )
 
@@ -219,7 +220,7 @@ func rbacTable() string {
 	type resource struct{ group, name string }
 	var order []resource
 	verbs := map[resource][]string{}
-	for _, r := range engine.Rules(actions.All()) {
+	for _, r := range engine.Rules(actions.All(), read.Rules()...) {
 		for _, name := range r.Resources {
 			k := resource{r.APIGroups[0], name}
 			if verbs[k] == nil {

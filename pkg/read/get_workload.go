@@ -482,12 +482,12 @@ func (w *WorkloadDetails) Text() string {
 		}
 	}
 	if len(w.History) > 0 {
-		s.table = [][]string{{"REVISION", "OBJECT", "REPLICAS", "CREATED", ""}}
+		s.table = [][]string{{"REVISION", "OBJECT", "REPLICAS", "CREATED", "CURRENT"}}
 	}
 	for _, r := range w.History {
 		current := ""
 		if r.Current {
-			current = "current"
+			current = "yes"
 		}
 		s.table = append(s.table, []string{fmt.Sprint(r.Revision), r.Object, fmt.Sprint(r.Replicas), r.Created, current})
 		s.quote(fmt.Sprintf("images of revision %d", r.Revision), strings.Join(r.Images, ", "))

@@ -233,3 +233,6 @@ func (b *lockedBuffer) String() string {
 	defer b.mu.Unlock()
 	return b.b.String()
 }
+
+// Logged is what the server wrote to stderr so far.
+func (s *Server) Logged() string { return s.stderr.String() }

@@ -184,7 +184,7 @@ var getWorkload = of(Tool{
 })
 
 func few[T any](all []T) []T {
-	return slices.Concat([]T{}, all[:min(len(all), maxItems)]) // never null
+	return append([]T{}, all[:min(len(all), maxItems)]...) // never null
 }
 
 // one reads the object that the arguments name.

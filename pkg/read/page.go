@@ -73,7 +73,7 @@ func (s source) String() string {
 	if s.namespace == "" {
 		return s.resource
 	}
-	return s.resource + " of " + s.namespace
+	return s.resource + " in " + s.namespace
 }
 
 // handle is where the next page begins: a source, and the API server's own token in it. It
@@ -120,7 +120,7 @@ func page(ctx context.Context, p paging, selector string, field fields.Set, sour
 		if at.Token = meta.Continue; at.Token == "" {
 			continue
 		}
-		out.Truncated = "more " + sources[at.Source].String()
+		out.Truncated = "more of " + sources[at.Source].String()
 		if r := meta.RemainingItemCount; r != nil {
 			out.Truncated = fmt.Sprintf("%d %s", *r, out.Truncated)
 		}

@@ -38,10 +38,10 @@ func TestPage(t *testing.T) {
 		wantRequested []string
 	}{
 		"all of it":       {[]int{2, 1}, 3, []string{"3 "}, []string{"a limit 3 from \"\"", "b limit 1 from \"\""}},
-		"within one":      {[]int{5, 1}, 4, []string{"4 1 more a of ns; b of ns not read yet", "2 "}, []string{"a limit 4 from \"\"", "a limit 4 from \"4\"", "b limit 3 from \"\""}},
-		"between two":     {[]int{2, 0, 1}, 2, []string{"2 b of ns, c of ns not read yet", "1 "}, []string{"a limit 2 from \"\"", "b limit 2 from \"\"", "c limit 2 from \"\""}},
+		"within one":      {[]int{5, 1}, 4, []string{"4 1 more of a in ns; b in ns not read yet", "2 "}, []string{"a limit 4 from \"\"", "a limit 4 from \"4\"", "b limit 3 from \"\""}},
+		"between two":     {[]int{2, 0, 1}, 2, []string{"2 b in ns, c in ns not read yet", "1 "}, []string{"a limit 2 from \"\"", "b limit 2 from \"\"", "c limit 2 from \"\""}},
 		"nothing at all":  {[]int{0, 0}, 0, []string{"0 "}, []string{"a limit 50 from \"\"", "b limit 50 from \"\""}},
-		"more than a few": {[]int{60}, 0, []string{"50 10 more a of ns", "10 "}, []string{"a limit 50 from \"\"", "a limit 50 from \"50\""}},
+		"more than a few": {[]int{60}, 0, []string{"50 10 more of a in ns", "10 "}, []string{"a limit 50 from \"\"", "a limit 50 from \"50\""}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var asked, got []string

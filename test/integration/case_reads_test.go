@@ -240,7 +240,7 @@ func TestCase_RD_10(t *testing.T) {
 	for name, args := range map[string]harness.Args{"by default": nil, "the most": {"limit": 200}} {
 		got := s.Must("list_pods", args)
 		page := harness.Into[read.Page](t, got)
-		if page.Continue == "" || !strings.Contains(page.Truncated, " more pods") {
+		if page.Continue == "" || !strings.Contains(page.Truncated, " more of pods") {
 			t.Errorf("%s: %+v", name, page)
 		}
 		if len(got.Structured) > 128<<10 || utf8.RuneCountInString(got.Text) >= 8000 {
@@ -248,7 +248,7 @@ func TestCase_RD_10(t *testing.T) {
 		}
 	}
 	page := harness.Into[read.Page](t, s.Must("list_pods", harness.Args{"namespace": ns}))
-	if want := fmt.Sprintf("%d more pods", crowded+1-50); !strings.HasPrefix(page.Truncated, want) {
+	if want := fmt.Sprintf("%d more of pods", crowded+1-50); !strings.HasPrefix(page.Truncated, want) {
 		t.Errorf("truncated %q, want %q", page.Truncated, want)
 	}
 	if got := s.Must("list_pods", harness.Args{"limit": 100_000}); harness.Code(got) != "invalid_arguments" {

@@ -233,7 +233,7 @@ func TestReadPages(t *testing.T) {
 	for i, want := range []struct {
 		shown     int
 		truncated string
-	}{{50, "80 more pods"}, {50, "30 more pods"}, {30, ""}} {
+	}{{50, "80 more of pods"}, {50, "30 more of pods"}, {30, ""}} {
 		got := s.Must("list_pods", args)
 		page := harness.Into[read.Page](t, got)
 		if page.Shown != want.shown || !strings.HasPrefix(page.Truncated, want.truncated) || (page.Continue == "") != (want.truncated == "") {
@@ -313,7 +313,7 @@ func TestReadPagesOfKinds(t *testing.T) {
 	if diff := cmp.Diff([]string{"a", "b", "c", "d"}, seen); diff != "" {
 		t.Errorf("workloads (-want +got):\n%s", diff)
 	}
-	if !strings.HasPrefix(truncated[0], "1 more deployments") {
+	if !strings.HasPrefix(truncated[0], "1 more of deployments") {
 		t.Errorf("truncated: %q", truncated)
 	}
 }

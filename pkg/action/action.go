@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"regexp"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -142,8 +143,11 @@ func New[A Args](spec Spec, planner func(context.Context, *Session, A) error) *A
 }
 
 // SchemaOf derives the input schema of an argument type, as strict as Decode is.
-func SchemaOf[A any]() (*jsonschema.Schema, error) {
-	s, err := jsonschema.For[A](nil)
+func SchemaOf[A any]() (*jsonschema.Schema, error) { return SchemaOfType(reflect.TypeFor[A]()) }
+
+// SchemaOfType is SchemaOf for a type that is known only when the program runs.
+func SchemaOfType(t reflect.Type) (*jsonschema.Schema, error) {
+	s, err := jsonschema.ForType(t, nil)
 	if err == nil {
 		restrict(s)
 	}

@@ -107,11 +107,12 @@ func unenforced(p *jsonschema.Schema) string {
 // out of range. Types say what is allowed, 3.0 is 3, null for an optional argument is its
 // absence. The typed value, encoded again, is the canonical form.
 func Decode[A any](schema *jsonschema.Schema, raw json.RawMessage) (a A, d Decoded, err error) {
-	d, err = decode(schema, raw, &a)
+	d, err = DecodeInto(schema, raw, &a)
 	return a, d, err
 }
 
-func decode(schema *jsonschema.Schema, raw json.RawMessage, into any) (d Decoded, err error) {
+// DecodeInto is Decode into a pointer whose type is known only when the program runs.
+func DecodeInto(schema *jsonschema.Schema, raw json.RawMessage, into any) (d Decoded, err error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		raw = json.RawMessage("{}")
 	}

@@ -72,7 +72,7 @@ func (o *options) addServe(f *pflag.FlagSet) {
 
 	policy := pflag.NewFlagSet("policy", pflag.ContinueOnError)
 	policy.StringSliceVar(&o.protect, "protect-namespaces", []string{metav1.NamespaceSystem, metav1.NamespacePublic, "kube-node-lease"}, "namespaces in which nothing is written, beside the server's own")
-	policy.StringSliceVar(&o.allow, "allow-namespaces", nil, "the only namespaces to write in; empty: all that are not protected")
+	policy.StringSliceVar(&o.allow, "allow-namespaces", nil, "the only namespaces to read and write in; empty: all, and those that are protected are only read")
 	policy.StringSliceVar(&o.nodes, "allow-nodes", nil, "nodes that may be cordoned and drained; empty: none")
 	policy.StringVar(&o.nodeSelector, "allow-node-selector", "", "label `selector` of nodes that may be cordoned and drained")
 	policy.StringSliceVar(&o.enabled, "actions", nil, "the only actions to offer; empty: all")

@@ -26,6 +26,7 @@ import (
 	"github.com/kubewrite/kube-write-mcp/pkg/journal"
 	"github.com/kubewrite/kube-write-mcp/pkg/kube"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+	"github.com/kubewrite/kube-write-mcp/pkg/read"
 	"github.com/kubewrite/kube-write-mcp/pkg/server"
 )
 
@@ -82,7 +83,10 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 		Policy: policy, Actions: o.actions, Label: cluster.label, Principal: who, Inst: inst,
 		VerifyWait: o.verifyWait, VerifyTimeout: o.verifyTimeout, Log: log,
 	}, clients, j, keys, time.Now, rand.Reader)
-	s, err := server.New(e, o.actions, server.Options{Version: version(), AllowWrite: o.allowWrite, ReadOnly: o.readOnly, Log: log})
+	reads := read.Cluster{
+		API: clients.Read, Journal: j, Label: cluster.label, Principal: who, Redact: keys.Redact, Excluded: policy.Excluded, Now: time.Now,
+	}
+	s, err := server.New(e, o.actions, server.Options{Version: version(), AllowWrite: o.allowWrite, ReadOnly: o.readOnly, Reads: reads, Log: log})
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/kubewrite/kube-write-mcp/pkg/action"
 	"github.com/kubewrite/kube-write-mcp/pkg/engine"
 	"github.com/kubewrite/kube-write-mcp/pkg/journal"
+	"github.com/kubewrite/kube-write-mcp/pkg/read"
 	"github.com/kubewrite/kube-write-mcp/pkg/server"
 )
 
@@ -47,17 +48,22 @@ func (o *options) tools(cmd *cobra.Command, _ []string) error {
 	return nil
 }
 
-// rbac prints the permissions that the enabled actions need, and no more.
+// rbac prints the permissions that the enabled actions and the read tools need, and no
+// more; with --read-only those of the read tools alone.
 func (o *options) rbac(cmd *cobra.Command, _ []string) error {
 	policy, err := o.policy(cmd.Flags())
 	if err != nil {
 		return err
 	}
 	enabled := slices.DeleteFunc(slices.Clone(o.actions), func(a *action.Action) bool { return policy.Action(a.Name) != nil })
+	rules := read.Rules()
+	if !o.readOnly {
+		rules = engine.Rules(enabled, rules...)
+	}
 	out, err := yaml.Marshal(rbacv1.ClusterRole{
 		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRole"},
 		ObjectMeta: metav1.ObjectMeta{Name: "kube-write-mcp"},
-		Rules:      engine.Rules(enabled),
+		Rules:      rules,
 	})
 	if err != nil {
 		return err

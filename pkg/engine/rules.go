@@ -9,9 +9,9 @@ import (
 )
 
 // Rules is the RBAC that the server's account needs for a set of actions, and no more:
-// what the engine itself reads, and what each action declares. The dry run needs the
-// same verbs as the write.
-func Rules(actions []*action.Action) []rbacv1.PolicyRule {
+// what the engine itself reads, what each action declares, and what beside it the read
+// tools need. The dry run needs the same verbs as the write.
+func Rules(actions []*action.Action, reads ...rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	watch := []string{"get", "list", "watch"}
 	rules := []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"get"}}, // terminating; the cluster's identity
@@ -24,6 +24,9 @@ func Rules(actions []*action.Action) []rbacv1.PolicyRule {
 		for _, need := range a.Needs {
 			rules = merge(rules, need)
 		}
+	}
+	for _, need := range reads {
+		rules = merge(rules, need)
 	}
 	return rules
 }

@@ -56,12 +56,21 @@ func (b *BadLine) Unwrap() error { return b.Why }
 func Scan(path string, keys *Keyring, see func(*Line) error) error {
 	c := newChain(path, keys)
 	return c.walk(func(b []byte, _ *entry, _ span) error {
-		var l Line
-		if err := json.Unmarshal(b, &l); err != nil {
-			return c.bad(err) // signed, and yet no Line: of another version
+		l, err := c.decode(b)
+		if err != nil {
+			return err
 		}
-		return see(&l)
+		return see(l)
 	})
+}
+
+// decode gives a line that was verified whole.
+func (c *chain) decode(b []byte) (*Line, error) {
+	var l Line
+	if err := json.Unmarshal(b, &l); err != nil {
+		return nil, c.bad(err) // signed, and yet no Line: of another version
+	}
+	return &l, nil
 }
 
 // entry is what the fold needs of a line.

@@ -242,13 +242,16 @@ func (j *Journal) checkpoint() error {
 	return errors.Join(err, f.Close())
 }
 
-// signIfDue is called when lines were written.
-func (j *Journal) signIfDue() {
+// signIfDue is called when lines were written. What is signed must be on the disk, and lines
+// of reads, of any process, may not be yet.
+func (j *Journal) signIfDue(f file) {
 	if j.chain.offset-j.saved >= snapshotEvery {
 		_ = j.save()
 	}
 	if j.chain.seq/checkpointLines > j.signed/checkpointLines || j.now().Sub(j.signedAt) >= checkpointEvery {
-		_ = j.checkpoint()
+		if j.sync(f) == nil {
+			_ = j.checkpoint()
+		}
 	}
 }
 

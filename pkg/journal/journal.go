@@ -334,7 +334,7 @@ func (j *Journal) decide(f file, waiters []*waiter) {
 			for i := first; i < len(errs); i++ {
 				errs[i] = err
 			}
-		} else if j.signIfDue(); j.chain.offset >= j.rotateAt && j.reserved > j.chain.offset {
+		} else if j.signIfDue(f); j.chain.offset >= j.rotateAt && j.reserved > j.chain.offset {
 			_ = j.rotate(f) // what was written is on the disk, whatever becomes of this
 		}
 	}
@@ -406,6 +406,9 @@ func (j *Journal) Close() error {
 			return err
 		}
 		if j.chain.seq != j.signed {
+			if err := j.sync(f); err != nil {
+				return err
+			}
 			if err := j.checkpoint(); err != nil {
 				return err
 			}
@@ -658,7 +661,7 @@ func (b *batch) view(shown *Ledger) *Ledger {
 	return shown
 }
 
-// write makes a batch durable and folds it.
+// write makes a batch durable, unless it holds reads alone, and folds it.
 func (j *Journal) write(f file, b *batch) error {
 	n, err := f.Write(b.buf)
 	if err == nil && n < len(b.buf) {
@@ -670,13 +673,24 @@ func (j *Journal) write(f file, b *batch) error {
 		}
 		return fmt.Errorf("%s could not be written, nothing was recorded: %w", j.path, err)
 	}
-	if err := f.Datasync(); err != nil {
-		return j.mark(fmt.Errorf("%s: the disk may not have what was written: %w", j.path, err))
+	// A read changed nothing: its line may be lost in a power cut, but no line that was
+	// signed or that says more.
+	if slices.ContainsFunc(b.lines, func(l folded) bool { return l.e.Event != EventRead }) {
+		if err := j.sync(f); err != nil {
+			return err
+		}
 	}
 	for _, l := range b.lines {
 		j.ledger.add(&l.e, l.at)
 	}
 	j.chain = b.next
+	return nil
+}
+
+func (j *Journal) sync(f file) error {
+	if err := f.Datasync(); err != nil {
+		return j.mark(fmt.Errorf("%s: the disk may not have what was written: %w", j.path, err))
+	}
 	return nil
 }
 

@@ -17,13 +17,29 @@ var quotedObject = regexp.MustCompile(`\[?\{|map\[|\["`)
 // webhook messages) safe to pass on: one line, no control, bidi, zero-width or tag
 // characters, no quoted objects, at most MaxUntrusted characters.
 func Untrusted(s string) string {
+	visible, _ := Visible(s)
+	text := []rune(withoutObjects(visible))
+	if len(text) > MaxUntrusted {
+		return string(text[:MaxUntrusted]) + "…"
+	}
+	return string(text)
+}
+
+// Visible makes one line of a text: without control, bidi, zero-width and tag characters,
+// with one space for each run of blanks. hidden is how many characters it left out that
+// nobody would have seen.
+func Visible(s string) (text string, hidden int) {
 	var b strings.Builder
 	space := false
 	for _, r := range s {
 		switch {
-		case unicode.IsSpace(r) || unicode.IsControl(r):
+		case unicode.IsSpace(r):
 			space = b.Len() > 0
+		case unicode.IsControl(r):
+			space = b.Len() > 0
+			hidden++
 		case !unicode.IsPrint(r) || r == unicode.ReplacementChar || isBlank(r):
+			hidden++
 		default:
 			if space {
 				b.WriteByte(' ')
@@ -32,11 +48,7 @@ func Untrusted(s string) string {
 			b.WriteRune(r)
 		}
 	}
-	text := []rune(withoutObjects(b.String()))
-	if len(text) > MaxUntrusted {
-		return string(text[:MaxUntrusted]) + "…"
-	}
-	return string(text)
+	return b.String(), hidden
 }
 
 // withoutObjects takes out all from the first object to the end of the last one. What

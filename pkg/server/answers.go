@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -504,9 +505,17 @@ func undo(u plan.Undo) string {
 // outputSchema derives the schema of an answer. Free-form parts are objects of any shape,
 // and a list is a list, never null.
 func outputSchema[T any]() *jsonschema.Schema {
-	s, err := jsonschema.For[T](nil)
+	s, err := outputSchemaOf(reflect.TypeFor[T]())
 	if err != nil {
 		panic(fmt.Sprintf("output schema of %T: %v", *new(T), err)) // a fault of the program, found when it starts
+	}
+	return s
+}
+
+func outputSchemaOf(t reflect.Type) (*jsonschema.Schema, error) {
+	s, err := jsonschema.ForType(t, nil)
+	if err != nil {
+		return nil, err
 	}
 	s.AdditionalProperties = nil
 	for name, p := range s.Properties {
@@ -518,5 +527,5 @@ func outputSchema[T any]() *jsonschema.Schema {
 			s.Properties[name] = &jsonschema.Schema{Type: "object", Description: p.Description}
 		}
 	}
-	return s
+	return s, nil
 }

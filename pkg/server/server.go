@@ -21,6 +21,7 @@ import (
 	"github.com/kubewrite/kube-write-mcp/pkg/action"
 	"github.com/kubewrite/kube-write-mcp/pkg/engine"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+	"github.com/kubewrite/kube-write-mcp/pkg/read"
 	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
 )
 
@@ -29,6 +30,7 @@ type Options struct {
 	Version    string
 	AllowWrite bool // without it the write tools do not exist
 	ReadOnly   bool // the read tools alone
+	Reads      read.Cluster
 	Log        *slog.Logger
 }
 
@@ -76,6 +78,7 @@ func (t tools) of(actions []*action.Action) ([]mcpserver.ServerTool, error) {
 		return nil, err
 	}
 	if t.options.ReadOnly {
+		sortTools(out)
 		return out, nil
 	}
 	undo, err := t.undo()
@@ -98,8 +101,12 @@ func (t tools) of(actions []*action.Action) ([]mcpserver.ServerTool, error) {
 		}
 		out = append(out, mcpserver.ServerTool{Tool: writeTool, Handler: t.handle(a, t.execute)})
 	}
-	slices.SortFunc(out, func(a, b mcpserver.ServerTool) int { return strings.Compare(a.Tool.Name, b.Tool.Name) })
+	sortTools(out)
 	return out, nil
+}
+
+func sortTools(all []mcpserver.ServerTool) {
+	slices.SortFunc(all, func(a, b mcpserver.ServerTool) int { return strings.Compare(a.Tool.Name, b.Tool.Name) })
 }
 
 // reads are the tools that need no toggle.
@@ -108,7 +115,11 @@ func (t tools) reads() ([]mcpserver.ServerTool, error) {
 	if err != nil {
 		return nil, err
 	}
-	read, err := tool("write_status", "Status of a write",
+	all, err := t.bounded()
+	if err != nil {
+		return nil, err
+	}
+	ofWrite, err := tool("write_status", "Status of a write",
 		"Reads from the audit log what became of a plan: not executed, in progress, or its first result with the current verdict. Sends nothing to the cluster.",
 		in, statusOutput, hints{readOnly: true})
 	handler := t.handle(nil, func(_ context.Context, c engine.Call) (answer, error) {
@@ -118,7 +129,7 @@ func (t tools) reads() ([]mcpserver.ServerTool, error) {
 		}
 		return status(got), nil
 	})
-	return []mcpserver.ServerTool{{Tool: read, Handler: handler}}, err
+	return append(all, mcpserver.ServerTool{Tool: ofWrite, Handler: handler}), err
 }
 
 // undo is the pair of tools that takes an executed plan back.

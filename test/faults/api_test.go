@@ -26,6 +26,7 @@ import (
 	"github.com/kubewrite/kube-write-mcp/actions"
 	"github.com/kubewrite/kube-write-mcp/pkg/engine"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+	"github.com/kubewrite/kube-write-mcp/pkg/read"
 	"github.com/kubewrite/kube-write-mcp/test/harness"
 	"github.com/kubewrite/kube-write-mcp/test/lab"
 )
@@ -94,7 +95,7 @@ func TestFault_21_AnswersWithoutABody(t *testing.T) {
 // gives the name of its role and binding.
 func account(t *testing.T, ns string) (cfg *rest.Config, role string) {
 	t.Helper()
-	cfg, err := cp.ServiceAccount(t.Context(), ns, "writer", engine.Rules(actions.All()))
+	cfg, err := cp.ServiceAccount(t.Context(), ns, "writer", engine.Rules(actions.All(), read.Rules()...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +107,7 @@ func account(t *testing.T, ns string) (cfg *rest.Config, role string) {
 func grant(t *testing.T, ns, role string, scales bool) {
 	t.Helper()
 	var rules []rbacv1.PolicyRule
-	for _, r := range engine.Rules(actions.All()) {
+	for _, r := range engine.Rules(actions.All(), read.Rules()...) {
 		if scales || !strings.Contains(strings.Join(r.Resources, " "), "/scale") {
 			rules = append(rules, r)
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/kubewrite/kube-write-mcp/pkg/app"
 	"github.com/kubewrite/kube-write-mcp/pkg/engine"
 	"github.com/kubewrite/kube-write-mcp/pkg/journal"
+	"github.com/kubewrite/kube-write-mcp/pkg/read"
 	"github.com/kubewrite/kube-write-mcp/test/lab"
 	"github.com/kubewrite/kube-write-mcp/test/stdio"
 )
@@ -53,7 +54,7 @@ func Account(t testing.TB, l *lab.Lab) *rest.Config {
 	if cfg := accounts.of[l]; cfg != nil {
 		return cfg
 	}
-	cfg, err := l.ServiceAccount(context.Background(), "kube-write-mcp", "server", engine.Rules(actions.All()))
+	cfg, err := l.ServiceAccount(context.Background(), "kube-write-mcp", "server", engine.Rules(actions.All(), read.Rules()...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,3 +242,6 @@ func (b *lockedBuffer) String() string {
 	defer b.mu.Unlock()
 	return b.b.String()
 }
+
+// Logged is what the server wrote to stderr so far.
+func (s *Server) Logged() string { return s.stderr.String() }

@@ -171,13 +171,21 @@ func TestPackagingPermissions(t *testing.T) {
 		writes = append(writes, "mcp__kube-write__"+a.Name)
 	}
 	slices.Sort(writes)
+	var allowed []string
+	for _, server := range []string{"kube-plan", "kube-write"} {
+		for _, name := range []string{
+			"plan_*", "write_status", "get_logs", "get_workload", "list_events", "list_namespaces", "list_nodes", "list_pods", "list_workloads", "write_history",
+		} {
+			allowed = append(allowed, "mcp__"+server+"__"+name)
+		}
+	}
 	for _, c := range []struct {
 		name      string
 		got, want []string
 	}{
 		{"enabled", settings.Enabled, []string{"kube-plan"}},
 		{"disabled", settings.Disabled, []string{"kube-write"}},
-		{"allow", settings.Permissions.Allow, []string{"mcp__kube-plan__plan_*", "mcp__kube-plan__write_status", "mcp__kube-write__plan_*", "mcp__kube-write__write_status"}},
+		{"allow", settings.Permissions.Allow, allowed},
 		{"ask", settings.Permissions.Ask, writes},
 	} {
 		if diff := cmp.Diff(c.want, c.got); diff != "" {

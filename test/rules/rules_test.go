@@ -54,9 +54,10 @@ var inside = map[string]struct {
 	"pkg/journal": {[]string{"pkg/plan", "pkg/refusal"}, "the record knows no clients"},
 	"pkg/kube":    {[]string{"pkg/plan", "pkg/refusal"}, "clients know no actions"},
 	"pkg/engine":  {[]string{"pkg/action", "pkg/gate", "pkg/blast", "pkg/journal", "pkg/kube", "pkg/plan", "pkg/refusal"}, "the one place where all come together"},
-	"pkg/server":  {[]string{"pkg/engine", "pkg/action", "pkg/plan", "pkg/refusal"}, "the protocol reaches no client and no record"},
+	"pkg/read":    {[]string{"pkg/plan", "pkg/refusal", "pkg/journal"}, "it reads and decides nothing: scope and record are the engine's"},
+	"pkg/server":  {[]string{"pkg/engine", "pkg/action", "pkg/read", "pkg/plan", "pkg/refusal"}, "the protocol reaches no client and no record"},
 	"pkg/app": {
-		[]string{"pkg/action", "pkg/engine", "pkg/gate", "pkg/journal", "pkg/kube", "pkg/plan", "pkg/refusal", "pkg/server"},
+		[]string{"pkg/action", "pkg/engine", "pkg/gate", "pkg/journal", "pkg/kube", "pkg/plan", "pkg/read", "pkg/refusal", "pkg/server"},
 		"it wires all of pkg, and takes the actions from main, so that a third party's main can bring more",
 	},
 	"cmd/kube-write-mcp": {[]string{"pkg/app", "actions"}, "ten lines"},

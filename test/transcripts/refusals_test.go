@@ -18,6 +18,7 @@ import (
 
 	"github.com/kubewrite/kube-write-mcp/actions"
 	"github.com/kubewrite/kube-write-mcp/pkg/engine"
+	"github.com/kubewrite/kube-write-mcp/pkg/read"
 	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
 	"github.com/kubewrite/kube-write-mcp/test/harness"
 	"github.com/kubewrite/kube-write-mcp/test/stdio"
@@ -65,7 +66,7 @@ func account(name string, without func(group, resource, verb string) bool) func(
 	return func(t *testing.T, ns string) harness.Options {
 		t.Helper()
 		var rules []rbacv1.PolicyRule
-		for _, r := range engine.Rules(actions.All()) {
+		for _, r := range engine.Rules(actions.All(), read.Rules()...) {
 			for _, g := range r.APIGroups {
 				for _, res := range r.Resources {
 					verbs := slices.DeleteFunc(slices.Clone(r.Verbs), func(v string) bool { return without(g, res, v) })

@@ -9,6 +9,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/kubewrite/kube-write-mcp/actions"
+	"github.com/kubewrite/kube-write-mcp/pkg/read"
 	"github.com/kubewrite/kube-write-mcp/test/harness"
 	"github.com/kubewrite/kube-write-mcp/test/stdio"
 )
@@ -19,6 +20,14 @@ const (
 	maxName = 64  // characters of a tool's name with the prefix of its server
 	prefix  = "mcp__kube-write__"
 )
+
+// readTools are the names of the tools that are always there.
+func readTools() (names []string) {
+	for _, t := range read.All() {
+		names = append(names, t.Name)
+	}
+	return append(names, "write_status")
+}
 
 type listedTool struct {
 	Name         string             `json:"name"`
@@ -91,7 +100,7 @@ func TestCase_MC_14(t *testing.T) {
 		}
 	})
 	t.Run("sorted and complete", func(t *testing.T) {
-		got, want := []string(nil), []string{"write_status", "plan_undo", "undo"}
+		got, want := []string(nil), append(readTools(), "plan_undo", "undo")
 		for _, tool := range all {
 			got = append(got, tool.Name)
 		}
@@ -106,7 +115,7 @@ func TestCase_MC_14(t *testing.T) {
 		for _, tool := range tools(t, list(t, serve(t, stdio.Modern, account, true))) {
 			plans = append(plans, tool.Name)
 		}
-		want = slices.DeleteFunc(want, func(n string) bool { return n != "write_status" && !strings.HasPrefix(n, "plan_") })
+		want = slices.DeleteFunc(want, func(n string) bool { return !slices.Contains(readTools(), n) && !strings.HasPrefix(n, "plan_") })
 		if !slices.Equal(plans, want) {
 			t.Errorf("without --allow-write tools are %v, want %v", plans, want)
 		}
@@ -142,7 +151,7 @@ func checkTool(t *testing.T, tool listedTool) {
 	}
 
 	action, isPlan := strings.CutPrefix(tool.Name, "plan_")
-	isRead := tool.Name == "write_status"
+	isRead := slices.Contains(readTools(), tool.Name)
 	destroys := !isPlan && !isRead && !slices.Contains([]string{
 		"cordon", "uncordon", "rollout_pause", "cronjob_suspend", "cronjob_resume", "cronjob_trigger", "job_resume",
 	}, action)

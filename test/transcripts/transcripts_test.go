@@ -116,6 +116,18 @@ var scenarios = []scenario{
 		requests: []request{call("plan_scale", scale(3))},
 	},
 	{
+		name: "reads", prose: "Reads need no flag. They show fixed fields, versions, and what the cluster says apart.", readOnly: true,
+		flags: []string{"--read-only"},
+		requests: []request{
+			call("list_workloads", args{"namespace": "NAMESPACE"}),
+			call("list_pods", args{"namespace": "NAMESPACE", "limit": 1}),
+			call("get_workload", args{"namespace": "NAMESPACE", "deployment": "web"}),
+			call("get_workload", args{"namespace": "NAMESPACE", "deployment": "web-2"}),
+			call("list_events", args{"namespace": "NAMESPACE"}),
+			call("write_history", args{"namespace": "NAMESPACE"}),
+		},
+	},
+	{
 		name: "guessed", prose: "A phrase that was guessed confirms nothing.",
 		requests: []request{
 			call("scale", confirmed(scale(3), "scale deployment NAMESPACE/web from 2 to 3 on kind-lab [aaaaaaaaaa-bbbbbbbbbbbb]")),
@@ -254,6 +266,7 @@ func TestWhatTheyShow(t *testing.T) {
 		"execute":        {`"outcome":"EXECUTED","replayed":false`, `"outcome":"EXECUTED","replayed":true`, `"verdict":"not_started"`},
 		"set_image":      {`spec.template.spec.containers[0].image: main → main:2`, `"tool":"set_image"`, "plan_set_image"},
 		"trigger":        {"trigger cronjob NAMESPACE1/mail as job mail-PLAN1", `"outcome":"EXECUTED","replayed":false`, `"outcome":"EXECUTED","replayed":true`, `"verdict":"verified"`, "delete job/mail-PLAN1"},
+		"reads":          {"1 workload on kind-lab", "1 more of pods in NAMESPACE1", "deployment NAMESPACE1/web: ready on kind-lab", "untrusted[image of main]: main", `"code":"not_found"`, "near names are web"},
 		"no_change":      {`"status":"no change"`, "NO CHANGE"},
 		"not_found":      {`"code":"not_found"`, "near names are web"},
 		"invalid":        {`"code":"invalid_arguments"`, "unknown argument Namespace: write namespace", "unknown argument yes", "missing argument namespace", "without quotes", "deployment is wrong"},
@@ -531,6 +544,7 @@ var (
 		`"rv":"(?P<RV>\d+)"`,
 		`\b(?P<HANDLE>v[0-9a-f]{10})\b`,
 		`"name":"kube-write-mcp",(?:"title":"[^"]*",)?"version":"(?P<VERSION>[^"]*)"`,
+		`(?P<PAGE>\beyJ[A-Za-z0-9_-]{20,})`,
 		`\bcache, (?P<AGE>\d+m?s) old`,
 	}, "|"))
 	uncounted = []string{"TIME", "AGE", "VERSION"}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kubewrite/kube-write-mcp/actions"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
+	"github.com/kubewrite/kube-write-mcp/pkg/read"
 )
 
 // PermissionsFile is what a user merges into the settings of Claude Code.
@@ -25,6 +26,9 @@ func Permissions() ([]byte, error) {
 	s.Enabled, s.Disabled = []string{"kube-plan"}, []string{"kube-write"}
 	for _, server := range []string{"kube-plan", "kube-write"} {
 		s.Permissions.Allow = append(s.Permissions.Allow, "mcp__"+server+"__plan_*", "mcp__"+server+"__write_status")
+		for _, t := range read.All() {
+			s.Permissions.Allow = append(s.Permissions.Allow, "mcp__"+server+"__"+t.Name)
+		}
 	}
 	s.Permissions.Ask = []string{"mcp__kube-write__" + plan.UndoTool}
 	for _, a := range actions.All() {

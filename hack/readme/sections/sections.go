@@ -12,14 +12,18 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/kubewrite/kube-write-mcp/actions"
 	"github.com/kubewrite/kube-write-mcp/pkg/action"
 	"github.com/kubewrite/kube-write-mcp/pkg/app"
 	"github.com/kubewrite/kube-write-mcp/pkg/engine"
+	"github.com/kubewrite/kube-write-mcp/pkg/read"
 	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
 )
 
@@ -61,8 +65,13 @@ func Static(root string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	reads, err := readTable()
+	if err != nil {
+		return nil, err
+	}
 	out := map[string]string{
 		"flags": flags, "verdicts": verdicts, "tools": toolTable(), "refusals": refusalTable(), "rbac": rbacTable(),
+		"reads": reads,
 	}
 	for name, file := range map[string]string{"mcp": "mcp.json", "permissions": "claude-settings.json", "policy": "policy.yaml"} {
 		raw, err := os.ReadFile(filepath.Join(root, "hack", "packaging", file))
@@ -179,23 +188,7 @@ func toolTable() string {
 	slices.SortFunc(all, func(a, b *action.Action) int { return strings.Compare(a.Name, b.Name) })
 	var rows [][]string
 	for _, a := range all {
-		schema := a.Schema()
-		var required, oneOf, optional []string
-		for _, name := range schema.PropertyOrder {
-			switch {
-			case slices.Contains(schema.Required, name):
-				required = append(required, code(name))
-			case slices.Contains(workloads, name):
-				oneOf = append(oneOf, code(name))
-			default:
-				optional = append(optional, code(name))
-			}
-		}
-		arguments := strings.Join(required, ", ")
-		if oneOf != nil {
-			arguments += "; one of " + strings.Join(oneOf, ", ")
-		}
-		arguments += "; optional " + strings.Join(optional, ", ")
+		arguments := argumentsOf(a.Schema(), workloads)
 		removes := "no"
 		if a.Destroys {
 			removes = "yes"
@@ -203,6 +196,42 @@ func toolTable() string {
 		rows = append(rows, []string{code("plan_" + a.Name), code(a.Name), arguments, removes, a.Doc})
 	}
 	return table([]string{"plan", "write", "arguments", "can remove or replace pods", "what it does"}, rows)
+}
+
+// argumentsOf lists the arguments of a tool, those of which it takes one apart.
+func argumentsOf(schema *jsonschema.Schema, oneOf []string) string {
+	var required, one, optional, out []string
+	for _, name := range schema.PropertyOrder {
+		switch {
+		case slices.Contains(schema.Required, name):
+			required = append(required, code(name))
+		case slices.Contains(oneOf, name):
+			one = append(one, code(name))
+		default:
+			optional = append(optional, code(name))
+		}
+	}
+	for _, part := range []struct {
+		head  string
+		names []string
+	}{{"", required}, {"one of ", one}, {"optional ", optional}} {
+		if part.names != nil {
+			out = append(out, part.head+strings.Join(part.names, ", "))
+		}
+	}
+	return strings.Join(out, "; ")
+}
+
+func readTable() (string, error) {
+	var rows [][]string
+	for _, t := range read.All() {
+		schema, err := action.SchemaOfType(reflect.TypeOf(t.NewArgs()).Elem())
+		if err != nil {
+			return "", err
+		}
+		rows = append(rows, []string{code(t.Name), argumentsOf(schema, nil), t.Doc})
+	}
+	return table([]string{"read", "arguments", "what it does"}, rows), nil
 }
 
 func refusalTable() string {
@@ -219,7 +248,7 @@ func rbacTable() string {
 	type resource struct{ group, name string }
 	var order []resource
 	verbs := map[resource][]string{}
-	for _, r := range engine.Rules(actions.All()) {
+	for _, r := range engine.Rules(actions.All(), read.Rules()...) {
 		for _, name := range r.Resources {
 			k := resource{r.APIGroups[0], name}
 			if verbs[k] == nil {

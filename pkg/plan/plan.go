@@ -59,6 +59,8 @@ type Plan struct {
 	Untrusted  string          `json:"untrusted,omitempty"`  // API warnings, sanitised
 	Created    time.Time       `json:"created"`
 	Expires    time.Time       `json:"expires"`
+
+	Parts []Part `json:"parts,omitempty"` // of a plan of several calls
 }
 
 // Empty reports whether the plan changes nothing: it has no Step that is not Optional.
@@ -148,4 +150,6 @@ type Result struct {
 	Undo     Undo         `json:"undo"`
 	Notes    []string     `json:"notes,omitempty"`
 	Time     time.Time    `json:"time"`
+
+	Rest json.RawMessage `json:"rest,omitempty"` // of several calls, the arguments of plan_changes for those that are not done
 }

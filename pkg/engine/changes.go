@@ -641,9 +641,7 @@ func (g *passed) before(p *plan.Plan) plan.State {
 	}
 	all := plan.State{}
 	for _, one := range g.parts {
-		if len(one.Proposals) > 0 {
-			all[one.Target.String()] = plan.StateOf(one.Target.Resource, one.Object)
-		}
+		all[one.Target.String()] = plan.StateOf(one.Target.Resource, one.Object)
 	}
 	return all
 }
@@ -655,9 +653,7 @@ func (e *Engine) observeAll(ctx context.Context, p *plan.Plan, t plan.Target) pl
 	}
 	all := plan.State{}
 	for _, one := range p.Parts {
-		if one.Steps > 0 {
-			all[one.Target.String()] = e.observe(ctx, one.Target)
-		}
+		all[one.Target.String()] = e.observe(ctx, one.Target)
 	}
 	return all
 }

@@ -118,6 +118,9 @@ type next struct {
 var planOutput = outputSchema[planAnswer]()
 
 func planned(got *engine.Planned, writes bool) answer {
+	if got.Plan.Parts != nil {
+		return fitting(func(most int) changesAnswer { return plannedChanges(got, writes, most) })
+	}
 	return fitting(func(most int) planAnswer { return plannedWith(got, writes, most) })
 }
 
@@ -219,6 +222,7 @@ type executionAnswer struct {
 	Current  *plan.Verification `json:"current,omitempty" jsonschema:"the last verdict of verification"`
 	Steps    []string           `json:"steps"`
 	Undo     *next              `json:"undo,omitempty" jsonschema:"plans the inverse, exempt from the blast limit"`
+	Rest     *next              `json:"rest,omitempty" jsonschema:"of several changes, plans those that are not done"`
 
 	parsed    plan.Result
 	skipped   []string
@@ -245,6 +249,9 @@ func executedWith(x *engine.Execution, most int) executionAnswer {
 		if a.Outcome == plan.Executed && a.parsed.Undo.Tool != "" {
 			a.Undo = &next{"plan_" + plan.UndoTool, plan.JSON(map[string]string{"plan": a.Plan})}
 		}
+	}
+	if a.parsed.Rest != nil {
+		a.Rest = &next{"plan_" + plan.ChangesTool, a.parsed.Rest}
 	}
 	if len(x.Result) > maxResult {
 		a.Result = nil // a long drain: the steps are counted below, the whole is in the audit line
@@ -322,6 +329,9 @@ func (a executionAnswer) text() string {
 	}
 	if a.Current != nil {
 		t.line("  %s: %s", a.Current.Verdict, a.Current.Reason)
+	}
+	if a.Rest != nil {
+		t.line("  rest: %s %s", a.Rest.Tool, a.Rest.Arguments)
 	}
 	if a.parsed.Plan != "" {
 		if slices.ContainsFunc(a.parsed.Steps, func(s plan.StepResult) bool { return s.Outcome == "applied" }) {
@@ -448,6 +458,12 @@ func state(s plan.State) string {
 		if !ok || slices.Contains(hidden, k) || slices.ContainsFunc(out, func(o string) bool { return strings.HasPrefix(o, k+" ") }) {
 			continue
 		}
+		switch of := v.(type) { // several objects by their names
+		case plan.State:
+			v = "(" + state(of) + ")"
+		case map[string]any:
+			v = "(" + state(of) + ")"
+		}
 		out = append(out, fmt.Sprintf("%s %v", k, v))
 	}
 	return strings.Join(out, ", ")
@@ -495,7 +511,7 @@ func outputSchema[T any]() *jsonschema.Schema {
 			p.Type, p.Types = "array", nil
 		}
 		switch name {
-		case "result", "undo", "blast", "next", "current", "before":
+		case "result", "undo", "blast", "next", "current", "before", "rest":
 			s.Properties[name] = &jsonschema.Schema{Type: "object", Description: p.Description}
 		}
 	}

@@ -26,7 +26,7 @@ func Permissions() ([]byte, error) {
 	for _, server := range []string{"kube-plan", "kube-write"} {
 		s.Permissions.Allow = append(s.Permissions.Allow, "mcp__"+server+"__plan_*", "mcp__"+server+"__write_status")
 	}
-	s.Permissions.Ask = []string{"mcp__kube-write__" + plan.UndoTool}
+	s.Permissions.Ask = []string{"mcp__kube-write__" + plan.UndoTool, "mcp__kube-write__" + plan.ChangesTool}
 	for _, a := range actions.All() {
 		s.Permissions.Ask = append(s.Permissions.Ask, "mcp__kube-write__"+a.Name)
 	}

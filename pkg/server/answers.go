@@ -513,6 +513,8 @@ func outputSchema[T any]() *jsonschema.Schema {
 		switch name {
 		case "result", "undo", "blast", "next", "current", "before", "rest":
 			s.Properties[name] = &jsonschema.Schema{Type: "object", Description: p.Description}
+		case "calls":
+			s.Properties[name] = &jsonschema.Schema{Type: "array", Items: &jsonschema.Schema{Type: "object"}, Description: p.Description}
 		}
 	}
 	return s

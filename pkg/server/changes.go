@@ -50,7 +50,7 @@ func (t tools) changes() ([]mcpserver.ServerTool, error) {
 // changesAnswer is what a plan tool returns for several calls: the whole, and each.
 type changesAnswer struct {
 	planAnswer
-	Calls []callAnswer `json:"calls" jsonschema:"each call by itself, in order"`
+	Calls []callAnswer `json:"calls,omitempty" jsonschema:"each call by itself, in order"`
 }
 
 // callAnswer is what one of several calls would do.
@@ -69,7 +69,7 @@ var changesOutput = outputSchema[changesAnswer]()
 func plannedChanges(got *engine.Planned, writes bool, most int) changesAnswer {
 	p := got.Plan
 	a := changesAnswer{planAnswer: plannedWith(got, writes, most)}
-	a.Changes, a.Request = []string{}, []string{} // of each call
+	a.Changes, a.Request, a.Before = []string{}, []string{}, plan.State{} // of each call
 	var noted []string
 	for i, part := range p.Parts {
 		if part.Steps == 0 {

@@ -364,25 +364,18 @@ type part struct {
 	blast plan.Blast // of it alone, where there are several
 }
 
-// objects are what a call is about, live.
-func (o part) objects() map[plan.Target]plan.Object {
-	all := map[plan.Target]plan.Object{}
-	if o.Target.UID != "" {
-		all[o.Target] = o.Object
-	}
-	for _, pr := range o.Proposals {
-		all[pr.Step.Target] = pr.Object
-	}
-	return all
+// objects are what a call is about, live, its target first.
+func (o part) objects() []action.Proposal {
+	return append([]action.Proposal{{Step: plan.Step{Target: o.Target}, Object: o.Object}}, o.Proposals...)
 }
 
 // meets names an object of a call that is also one of the other's, or that owns one.
 func (o part) meets(other part) (plan.Target, bool) {
-	mine := o.objects()
-	for theirs, live := range other.objects() {
-		top := topOwner(theirs, live)
-		for t := range mine {
-			if t.UID == theirs.UID || t.UID == live.Value(plan.OwnerField) ||
+	for _, theirs := range other.objects() {
+		uid, top := theirs.Step.Target.UID, topOwner(theirs.Step.Target, theirs.Object)
+		for _, mine := range o.objects() {
+			t := mine.Step.Target
+			if t.UID == uid || t.UID == theirs.Object.Value(plan.OwnerField) ||
 				t.Resource == top.Resource && t.Namespace == top.Namespace && t.Name == top.Name {
 				return t, true
 			}

@@ -228,6 +228,7 @@ type executionAnswer struct {
 	skipped   []string
 	leftOver  []string
 	untrusted string
+	room      int // characters of a line that says something of each of several calls
 }
 
 var executionOutput = outputSchema[executionAnswer]()
@@ -250,7 +251,13 @@ func executedWith(x *engine.Execution, most int) executionAnswer {
 			a.Undo = &next{"plan_" + plan.UndoTool, plan.JSON(map[string]string{"plan": a.Plan})}
 		}
 	}
-	if a.parsed.Rest != nil {
+	a.room = most * maxReason
+	if x.Plan.Parts != nil && a.Current != nil && most < items[0] { // of each of several calls
+		now := *a.Current
+		now.State, now.Reason = nil, clip(now.Reason, a.room)
+		a.Current = &now
+	}
+	if a.parsed.Rest != nil && most > items[len(items)-1] {
 		a.Rest = &next{"plan_" + plan.ChangesTool, a.parsed.Rest}
 	}
 	if len(x.Result) > maxResult {
@@ -323,8 +330,8 @@ func (a executionAnswer) text() string {
 	if a.parsed.Plan != "" {
 		t.each("  skipped, no longer needed: ", a.skipped)
 		t.each("  left over, not planned: ", a.leftOver)
-		t.line("  before: %s", state(a.parsed.Before))
-		t.line("  right after the write: %s", state(a.parsed.After))
+		t.line("  before: %s", clip(state(a.parsed.Before), a.room))
+		t.line("  right after the write: %s", clip(state(a.parsed.After), a.room))
 		t.each("  note: ", a.parsed.Notes)
 	}
 	if a.Current != nil {
@@ -336,6 +343,9 @@ func (a executionAnswer) text() string {
 	if a.parsed.Plan != "" {
 		if slices.ContainsFunc(a.parsed.Steps, func(s plan.StepResult) bool { return s.Outcome == "applied" }) {
 			back := undo(a.parsed.Undo)
+			if len(back) > 2*a.room { // of many calls
+				back = "the inverse of each, the last one first"
+			}
 			if a.Undo != nil {
 				back = fmt.Sprintf("%s %s, or %s", a.Undo.Tool, a.Undo.Arguments, back)
 			}

@@ -53,13 +53,16 @@ type changesAnswer struct {
 	Calls []callAnswer `json:"calls,omitempty" jsonschema:"each call by itself, in order"`
 }
 
+// maxShort is how many characters there are for the radius of each call where there are many.
+const maxShort = 50
+
 // callAnswer is what one of several calls would do.
 type callAnswer struct {
 	Call    string     `json:"call"`
 	Radius  []string   `json:"blast_radius"`
-	Changes []string   `json:"changes"`
+	Changes []string   `json:"changes,omitempty"`
 	Before  plan.State `json:"before,omitempty"`
-	Version string     `json:"version"`
+	Version string     `json:"version,omitempty"`
 	Request []string   `json:"request,omitempty"`
 	Undo    *plan.Undo `json:"undo,omitempty"` // where the whole has none
 }
@@ -77,15 +80,24 @@ func plannedChanges(got *engine.Planned, writes bool, most int) changesAnswer {
 		}
 		alone := p.Alone(i)
 		own := plannedWith(&engine.Planned{Plan: alone, Phrase: got.Phrase}, false, most)
-		call := callAnswer{Call: fmt.Sprintf("%d %s", i+1, part.Sentence), Radius: own.Radius, Changes: own.Changes, Version: part.Version}
-		if most > items[2] {
-			call.Before = part.Before
-		}
-		if most == items[0] {
+		call := callAnswer{Call: fmt.Sprintf("%d %s", i+1, part.Sentence), Radius: own.Radius}
+		switch most { // what there is no room for goes in this order
+		case items[0]:
 			call.Request = own.Request
-		}
-		if p.Undo.Tool == "" && part.Undo.Tool != "" {
-			call.Undo = &p.Parts[i].Undo
+			fallthrough
+		case items[1]:
+			call.Before = part.Before
+			fallthrough
+		case items[2]:
+			call.Changes, call.Version = own.Changes, part.Version
+			if p.Undo.Tool == "" && part.Undo.Tool != "" {
+				call.Undo = &p.Parts[i].Undo
+			}
+		default:
+			call.Radius = []string{}
+			if len(own.Radius) > 0 {
+				call.Radius = []string{clip(own.Radius[0], maxShort)}
+			}
 		}
 		a.Calls = append(a.Calls, call)
 		for _, s := range alone.Steps {
@@ -94,8 +106,20 @@ func plannedChanges(got *engine.Planned, writes bool, most int) changesAnswer {
 			}
 		}
 	}
-	if noted != nil {
-		a.Notes = append([]string{"your reason will be written to the annotation " + action.ChangeCause + " of " + strings.Join(noted, ", ")}, a.Notes[len(noted):]...)
+	if noted != nil { // one note for all of them
+		a.Notes = append([]string{"your reason will be written to the annotation " + action.ChangeCause + " of " + strings.Join(few(noted, most), ", ")}, a.Notes[len(noted):]...)
+	}
+	if most < items[1] {
+		a.Undo.Kubectl = ""
+	}
+	if most < items[2] {
+		a.Undo.Note = clip(a.Undo.Note, maxItem)
+		if a.Undo.Tool != "" {
+			a.Undo = plan.Undo{Note: "plan_undo, when it is executed"}
+		}
+		if a.Next != nil {
+			a.Next, a.Notes = nil, append(a.Notes, "next: call changes with the planned steps, the phrase as confirm and a reason")
+		}
 	}
 	return a
 }

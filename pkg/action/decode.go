@@ -249,6 +249,14 @@ func fit(p *jsonschema.Schema, v any) (any, string) {
 		if _, ok := v.(bool); ok {
 			return v, ""
 		}
+	case "array":
+		if all, ok := v.([]any); ok && len(all) >= *p.MinItems && len(all) <= *p.MaxItems {
+			return v, ""
+		}
+	case "object":
+		if _, ok := v.(map[string]any); ok {
+			return v, ""
+		}
 	case "integer":
 		n, ok := integer(v)
 		low, high := limits(p)
@@ -290,6 +298,10 @@ func describe(p *jsonschema.Schema) string {
 			return fmt.Sprintf("a text of 1 to %d characters", *p.MaxLength)
 		}
 		return "a text"
+	case "array":
+		return fmt.Sprintf("a list of %d to %d", *p.MinItems, *p.MaxItems)
+	case "object":
+		return "an object"
 	case "boolean":
 		return "true or false"
 	case "integer":

@@ -763,3 +763,36 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// TestListsAndObjects: a tool of several calls has a list of objects, whose faults are its
+// own to name.
+func TestListsAndObjects(t *testing.T) {
+	type args struct {
+		Steps []json.RawMessage `json:"steps"`
+		One   json.RawMessage   `json:"one,omitempty"`
+	}
+	schema, err := SchemaOf[args]()
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema.Properties["steps"].MinItems, schema.Properties["steps"].MaxItems = new(1), new(2)
+	schema.Properties["one"] = &jsonschema.Schema{Type: "object"}
+	for raw, want := range map[string]string{
+		`{"steps":[{"n":3.0,"s":"a"}]}`:        "",
+		`{"steps":[1,2],"one":{}}`:             "",
+		`{"steps":[]}`:                         "steps must be a list of 1 to 2, not []",
+		`{"steps":[1,2,3]}`:                    "steps must be a list of 1 to 2, not [1,2,3]",
+		`{"steps":{"0":1}}`:                    "steps must be a list of 1 to 2",
+		`{"steps":null}`:                       "steps must be a list of 1 to 2",
+		`{"steps":[{"n":1e999}]}`:              "steps must be a list of 1 to 2",
+		`{"steps":[{"n":1,"n":2}],"one":"{}"}`: `argument given twice: duplicate field "steps[0].n"; one must be an object`,
+	} {
+		got, d, err := Decode[args](schema, json.RawMessage(raw))
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", raw, err, want)
+		}
+		if raw == `{"steps":[{"n":3.0,"s":"a"}]}` && (len(got.Steps) != 1 || string(d.Canonical) != `{"steps":[{"n":3,"s":"a"}]}`) {
+			t.Errorf("canonical %s", d.Canonical)
+		}
+	}
+}

@@ -52,7 +52,7 @@ this command does.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.ErrOrStderr(), "%s\n\nTo approve this one plan, type the name of its target: ", server.PlanText(p))
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s\n\nTo approve this one plan, type the name of its target (of several, all in their order, separated by a comma and a blank): ", server.PlanText(p))
 			shown := time.Now()
 			name, err := bufio.NewReader(io.LimitReader(o.stdin, 1024)).ReadString('\n')
 			if err != nil {

@@ -121,6 +121,7 @@ type Effect struct {
 	NeedsPerson []string    // why a person must decide, whatever the limit is
 	Risks       []plan.Risk // of every owner, worst first; Blast.AtRisk is the first one
 	Warnings    []string    // the facts that could not be had, and what is not known without them
+	OverBudget  []string    // the disruption budgets that forbid the sum of what does not wait for them
 }
 
 // Compute derives the effect from the Steps. It refuses with facts_missing where a fact

@@ -42,6 +42,7 @@ type account struct {
 	evictions int      // that need a disruption
 	deletions int      // that take one without asking
 	against   []string // pods deleted though the budget forbids their eviction
+	refused   int      // of the evictions, those that the API would refuse after the others, and that do not wait
 	missing   map[*owner]int
 	most      map[*owner]int // how many may be missing at once
 	where     string         // " in default", where the plan meets budgets of several namespaces
@@ -95,6 +96,9 @@ func (l *ledger) take(o *owner, r removal) int {
 	}
 	b := covering[0]
 	b.evictions++
+	if taken := b.evictions + b.deletions; !r.waits && taken > 1 && taken > b.Allowed {
+		b.refused++ // each dry run by itself says yes
+	}
 	if b.Observed && b.missing[o] >= b.bound(o, l.pods) {
 		return 0
 	}
@@ -132,7 +136,7 @@ func (b *account) bound(o *owner, pods []plan.Pod) int {
 func (b *account) delete(p plan.Pod) {
 	switch ask(p, []*account{b}) {
 	case takes:
-		if b.deletions++; b.deletions <= b.Allowed {
+		if b.deletions++; b.deletions+b.evictions <= b.Allowed {
 			return
 		}
 	case no:
@@ -173,6 +177,10 @@ func (t *tally) sayBudgets(l *ledger, n nodes) {
 		}
 	}
 	for _, b := range met {
+		if b.refused > 0 {
+			t.over = append(t.over, fmt.Sprintf("%s%s allows %s now (%s), and this plan needs %d at once",
+				b.name(), b.where, count(max(b.Allowed, 0), "disruption"), b.state(), b.evictions+b.deletions))
+		}
 		t.sayDeletions(b)
 		t.sayEvictions(b, n)
 	}

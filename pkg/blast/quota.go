@@ -65,7 +65,9 @@ func (t *tally) sayQuotas(e effect, s plan.Step, o plan.Object, tpl *corev1.PodT
 		if e == rolls {
 			noun = "surge pod"
 		}
-		if fits := t.sayQuota(q, surges(e, s, o), noun, pod); fits == 0 && e == rolls {
+		fits := t.sayQuota(q, surges(e, s, o), noun, pod)
+		t.take(q.Namespace+"/"+q.Name, fits, pod)
+		if fits == 0 && e == rolls {
 			if p, _ := paceOf(s.Target.Resource, o, 0); p.unavailable == 0 {
 				t.say(blocked, "the rollout cannot begin: no old pod may go before a new one is there")
 			}
@@ -85,13 +87,14 @@ func (t *tally) notEvaluated(format string, args ...any) {
 func (t *tally) sayQuota(q plan.Quota, n int, noun string, pod *corev1.Pod) (fits int) {
 	each, unstated := perPod(pod)
 	tightest := ""
+	usedBy := func(name string) int64 { return q.Used[name] + t.taken[q.Namespace+"/"+q.Name][name] }
 	fits = n
 	for _, name := range slices.Sorted(maps.Keys(q.Hard)) {
 		switch one := each[name]; {
 		case unstated[name]:
 			t.say(blocked, "quota %s counts %s, which not every container states: new pods are refused unless a LimitRange sets it", short(q.Name), name)
 		case one > 0:
-			if room := int(max(q.Hard[name]-q.Used[name], 0) / one); room < fits {
+			if room := int(max(q.Hard[name]-usedBy(name), 0) / one); room < fits {
 				tightest, fits = name, room
 			}
 		}
@@ -99,13 +102,27 @@ func (t *tally) sayQuota(q plan.Quota, n int, noun string, pod *corev1.Pod) (fit
 	if tightest == "" {
 		return fits
 	}
-	used, hard, one := q.Used[tightest], q.Hard[tightest], ""
+	used, hard, one := usedBy(tightest), q.Hard[tightest], ""
 	if each[tightest] != 1 {
 		one = ", each needs " + shownAmount(tightest, each[tightest])
 	}
 	t.say(blocked, "quota %s: %s %s of %s used%s: %d of %s cannot be created", short(q.Name), safe(tightest),
 		shownAmount(tightest, used), shownAmount(tightest, hard), one, n-fits, count(n, noun))
 	return fits
+}
+
+// take keeps in mind what so many pods take of a quota: the Steps behind find the rest.
+func (t *tally) take(quota string, pods int, pod *corev1.Pod) {
+	each, _ := perPod(pod)
+	if t.taken == nil {
+		t.taken = map[string]map[string]int64{}
+	}
+	if t.taken[quota] == nil {
+		t.taken[quota] = map[string]int64{}
+	}
+	for name, one := range each {
+		t.taken[quota][name] += int64(pods) * one
+	}
 }
 
 // defaultRequests does what the API does with a pod that it makes of a template.

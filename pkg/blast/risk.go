@@ -126,6 +126,8 @@ type tally struct {
 	class  plan.Class
 
 	warnings []string
+	over     []string                    // budgets that forbid the sum of what does not wait for them
+	taken    map[string]map[string]int64 // of quotas, by the Steps before
 }
 
 func newTally(in Input) *tally {
@@ -223,7 +225,7 @@ func (t *tally) effect() Effect {
 	t.blast.Lines = worstFirst(t.lines)
 	t.blast.Losses = t.losses
 	t.blast.Source = cmp.Or(t.in.Facts.Sources[factPods], t.in.Facts.Sources[factNodes])
-	return Effect{Blast: t.blast, Class: t.class, NeedsPerson: t.person, Risks: risks, Warnings: t.warnings}
+	return Effect{Blast: t.blast, Class: t.class, NeedsPerson: t.person, Risks: risks, Warnings: t.warnings, OverBudget: t.over}
 }
 
 // worse orders owners: first those for which the gate says no. A single replaced pod may

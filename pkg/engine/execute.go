@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubewrite/kube-write-mcp/pkg/action"
-	"github.com/kubewrite/kube-write-mcp/pkg/gate"
 	"github.com/kubewrite/kube-write-mcp/pkg/journal"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
@@ -51,7 +49,7 @@ func (e *Engine) Execute(ctx context.Context, c Call) (*Execution, error) {
 		return nil, e.refuse(c, p, refusal.New(refusal.WrongArguments, "call "+tool+" with exactly the planned arguments, or plan again",
 			"the phrase belongs to %s %s, called was %s %s", tool, planned, c.Action.Name, d.Canonical))
 	}
-	return e.carryOut(ctx, c, p, d, began)
+	return e.carryOut(ctx, c, p, one(c.Action, d), d.Reason, began)
 }
 
 // unlessGuessed gives the plan that a phrase confirms, where err does not stand in the
@@ -70,15 +68,15 @@ func (e *Engine) unlessGuessed(confirm string, err error) (p *plan.Plan, _ error
 
 // carryOut executes a plan whose phrase and arguments were right, or gives what came of
 // it before.
-func (e *Engine) carryOut(ctx context.Context, c Call, p *plan.Plan, d action.Decoded, began time.Time) (*Execution, error) {
-	if ask, err := e.person(ctx, c, p, d, began.Add(e.cfg.VerifyWait)); ask != nil || err != nil {
+func (e *Engine) carryOut(ctx context.Context, c Call, p *plan.Plan, r request, reason string, began time.Time) (*Execution, error) {
+	if ask, err := e.person(ctx, c, p, r, reason, began.Add(e.cfg.VerifyWait)); ask != nil || err != nil {
 		return ask, err
 	}
 	for {
 		f, mine := e.flights.enter(p.ID)
 		if mine {
 			e.work.Go(func() {
-				run := &execution{Engine: e, call: c, args: d.Args, reason: d.Reason, p: p, flight: f}
+				run := &execution{Engine: e, request: r, call: c, reason: reason, p: p, flight: f}
 				defer e.flights.leave(p.ID, f)
 				defer run.recover()
 				if f.answer, f.err = run.run(ctx); f.err == nil && f.answer.Outcome == plan.Executed {
@@ -146,7 +144,6 @@ func (e *Engine) confirmed(confirm string) (*plan.Plan, error) {
 // open decides steps 3, 4, 5, 7 and 8: executed already, in flight elsewhere, expired, not
 // approved, over the rate. It runs once to save work and once under the append lock.
 func (e *Engine) open(l *journal.Ledger, p *plan.Plan, now time.Time) error {
-	limits := e.cfg.Policy.For(namespaceOf(p))
 	st := l.Plan(p.ID)
 	switch {
 	case st.Done:
@@ -166,8 +163,7 @@ func (e *Engine) open(l *journal.Ledger, p *plan.Plan, now time.Time) error {
 	if err := e.approved(p, st); err != nil {
 		return err
 	}
-	wall := e.wall()
-	if r := gate.Rate("write", l.Writes(p.Cluster, wall.Add(-time.Minute)), limits.WritesPerMinute, wall); r != nil {
+	if r := e.writeRate(l, p); r != nil {
 		return r
 	}
 	return nil
@@ -189,21 +185,14 @@ func lapsed(p *plan.Plan, now time.Time) string {
 	return ""
 }
 
-func namespaceOf(p *plan.Plan) string {
-	if len(p.Steps) == 0 {
-		return ""
-	}
-	return p.Steps[0].Target.Namespace
-}
-
 // execution is one run of a plan.
 type execution struct {
 	*Engine
-	call   Call
-	args   action.Args
-	reason string
-	p      *plan.Plan
-	flight *flight
+	call    Call
+	request request // what is planned again
+	reason  string
+	p       *plan.Plan
+	flight  *flight
 
 	claim   string
 	began   time.Time
@@ -230,11 +219,10 @@ func (x *execution) run(ctx context.Context) (*Execution, error) {
 	if err := x.awaitOpen(ctx); err != nil { // 3, 4, 5, 7, 8
 		return nil, err
 	}
-	limits, err := x.gates(ctx, x.call.Action, x.args, x.p.Undoes != "") // 6
-	if err != nil {
-		return nil, err
+	if _, err := x.admit(ctx, x.request, x.p.Undoes != ""); err != nil { // 6
+		return nil, x.explainAll(ctx, x.request, err)
 	}
-	got, d, err := x.again(ctx, limits) // 9
+	got, d, err := x.again(ctx, x.request) // 9
 	if err != nil {
 		// Another process may have executed the plan in the meantime; then that is why.
 		if other := x.awaitOpen(ctx); errors.Is(other, errDone) || errors.Is(other, errBusy) || errors.Is(other, errUnknown) {
@@ -248,36 +236,37 @@ func (x *execution) run(ctx context.Context) (*Execution, error) {
 	return x.execute(ctx, got, d)
 }
 
-// again plans once more from live state and decides whether the plan still holds.
-func (x *execution) again(ctx context.Context, limits gate.Limits) (*passed, drifted, error) {
-	got, err := x.pass(ctx, x.call, x.args, x.p, true)
+// again plans once more from live state and decides whether the plan, or the part of it that
+// a request is, still holds.
+func (x *execution) again(ctx context.Context, r request) (*passed, drifted, error) {
+	got, err := x.pass(ctx, x.call, r, x.p, true)
 	if err != nil {
-		return nil, drifted{}, x.explain(ctx, x.args, err)
+		return nil, drifted{}, x.explainAll(ctx, r, err)
 	}
 	if got.cluster != x.p.Cluster {
 		return nil, drifted{}, refusal.New(refusal.Stale, "plan again", "this is another cluster (%s, planned on %s)", got.cluster, x.p.Cluster)
 	}
-	d := x.drift(got)
+	d := x.drifts(got, r)
 	if d.stale != nil {
 		return nil, d, refusal.New(refusal.Stale, "plan again", "%s", strings.Join(d.stale, "; "))
 	}
 	if x.p.Undoes != "" {
 		old, err := x.undoable(x.p.Undoes)
 		if err == nil {
-			err = got.takesBack(old)
+			err = got.takeBack(old)
 		}
 		if err != nil {
 			return nil, d, err
 		}
 	}
-	if r := limits.Cap(got.steps()); r != nil && !got.exempt(x.p) {
+	if r := x.caps(got.steps()); r != nil && !got.exempt(x.p) {
 		return nil, d, r
 	}
 	st, err := x.state(x.p.ID)
 	if err != nil {
 		return nil, d, unavailable(err)
 	}
-	if no := x.withinWindows(got, x.p, false, st.Approved); no != nil {
+	if no := x.withinWindows(got, r, false, st.Approved); no != nil {
 		return nil, d, no
 	}
 	person, err := x.planGates(got, x.p)
@@ -297,16 +286,47 @@ type drifted struct {
 	stale, notes      []string
 }
 
-// drift compares the plan with the plan as it would be made now. A Step that comes out
-// equal is good; one that differs makes the plan stale, unless it is Optional; one no
-// longer needed is skipped; one that was not planned is never sent.
-func (x *execution) drift(got *passed) (d drifted) {
+// drifts compares every call of a request by itself: each is held to what a plan of its
+// own would be.
+func (x *execution) drifts(got *passed, r request) (d drifted) {
+	if !r.several() {
+		d = x.drift(got, 0, len(x.p.Steps))
+	}
+	for i := range got.parts {
+		if !r.several() {
+			break
+		}
+		from, to := x.p.Span(r.first + i)
+		d.add(x.drift(got.of(i), from, to), r.first+i)
+	}
+	for _, loss := range newLosses(x.p.Blast.Losses, got.effect.Blast.Losses) {
+		d.stale = append(d.stale, "a loss that was not planned: "+loss)
+	}
+	return d
+}
+
+// add takes over what was found about one of several calls.
+func (d *drifted) add(of drifted, call int) {
+	d.send, d.skipped, d.notes = append(d.send, of.send...), append(d.skipped, of.skipped...), append(d.notes, of.notes...)
+	for _, s := range of.leftOver {
+		d.leftOver = append(d.leftOver, leftOverOf(call)+s)
+	}
+	for _, s := range of.stale {
+		d.stale = append(d.stale, fmt.Sprintf("steps[%d]: %s", call, s))
+	}
+}
+
+// drift compares the Steps of a plan, or of one call of it, with what would be planned now.
+// A Step that comes out equal is good; one that differs makes the plan stale, unless it is
+// Optional; one no longer needed is skipped; one that was not planned is never sent.
+func (x *execution) drift(got *passed, from, to int) (d drifted) {
 	live := map[string]plan.Step{}
 	for _, s := range got.steps() {
 		live[s.Key()] = s
 	}
 	needed := false
-	for i, want := range x.p.Steps {
+	for n, want := range x.p.Steps[from:to] {
+		i := from + n
 		now, ok := live[want.Key()]
 		delete(live, want.Key())
 		switch {
@@ -326,10 +346,10 @@ func (x *execution) drift(got *passed) (d drifted) {
 			d.leftOver = append(d.leftOver, s.Key())
 		}
 	}
-	for _, loss := range newLosses(x.p.Blast.Losses, got.effect.Blast.Losses) {
-		d.stale = append(d.stale, "a loss that was not planned: "+loss)
-	}
-	if d.stale == nil && !needed {
+	switch {
+	case from == to && d.leftOver != nil:
+		d.stale = []string{"it was so already, and is not any more"}
+	case d.stale == nil && !needed && to > from:
 		d.stale = []string{"nothing is left to do: it is so already"}
 	}
 	return d

@@ -15,7 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubewrite/kube-write-mcp/pkg/action"
 	"github.com/kubewrite/kube-write-mcp/pkg/journal"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
@@ -84,7 +83,7 @@ func (e *Engine) approved(p *plan.Plan, st journal.State) error {
 // person is step 7: it comes back with nothing once the plan is approved, or where something
 // else stands in the way, which the execution finds. In the stateless era it may come back
 // with the question, which is then the answer to the call.
-func (e *Engine) person(ctx context.Context, c Call, p *plan.Plan, d action.Decoded, until time.Time) (*Execution, error) {
+func (e *Engine) person(ctx context.Context, c Call, p *plan.Plan, r request, reason string, until time.Time) (*Execution, error) {
 	if p.Person == nil {
 		return nil, nil
 	}
@@ -92,8 +91,8 @@ func (e *Engine) person(ctx context.Context, c Call, p *plan.Plan, d action.Deco
 	if !refusal.Is(err, refusal.NeedsPerson) {
 		return nil, nil
 	}
-	if _, no := e.gates(ctx, c.Action, d.Args, p.Undoes != ""); no != nil { // 6: nobody is asked about what would be refused
-		return nil, e.refuse(c, p, no)
+	if _, no := e.admit(ctx, r, p.Undoes != ""); no != nil { // 6: nobody is asked about what would be refused
+		return nil, e.refuse(c, p, e.explainAll(ctx, r, no))
 	}
 	if over := e.j.View(e.withinPlanRate); over != nil { // nobody is asked without end
 		return nil, e.refuse(c, p, over)
@@ -104,9 +103,9 @@ func (e *Engine) person(ctx context.Context, c Call, p *plan.Plan, d action.Deco
 	case c.Asking.Now != nil:
 		return nil, e.askNow(ctx, c, p, until)
 	case c.Asking.Answer != nil:
-		return nil, e.takeAnswer(c, p, d.Reason)
+		return nil, e.takeAnswer(c, p, reason)
 	}
-	return e.askLater(c, p, d.Reason)
+	return e.askLater(c, p, reason)
 }
 
 // askNow asks over the connection, at most until a time, since clients give calls up.

@@ -37,7 +37,7 @@ func (e *Engine) Plan(ctx context.Context, c Call) (*Planned, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		return e.plan(ctx, c, d, nil)
+		return e.plan(ctx, c, one(c.Action, d), nil)
 	})
 }
 
@@ -58,39 +58,43 @@ func (e *Engine) planning(c Call, do func(Call) (*Planned, *plan.Plan, error)) (
 	return planned, nil
 }
 
-// plan makes a plan of an action, or with undoes one that takes an executed plan back.
-func (e *Engine) plan(ctx context.Context, c Call, d action.Decoded, undoes *plan.Plan) (*Planned, *plan.Plan, error) {
-	limits, err := e.gates(ctx, c.Action, d.Args, undoes != nil)
+// plan makes a plan of an action or of several calls, or with undoes one that takes an
+// executed plan back.
+func (e *Engine) plan(ctx context.Context, c Call, r request, undoes *plan.Plan) (*Planned, *plan.Plan, error) {
+	limits, err := e.admit(ctx, r, undoes != nil)
 	if err != nil {
-		return nil, nil, e.explain(ctx, d.Args, err)
+		return nil, nil, e.explainAll(ctx, r, err)
 	}
 	id, err := e.newID()
 	if err != nil {
 		return nil, nil, err
 	}
 	p := &plan.Plan{
-		ID: id, Action: c.Action.Name, Args: d.Canonical, Principal: e.cfg.Principal.String(),
+		ID: id, Action: r.name, Args: r.canonical, Principal: e.cfg.Principal.String(),
 		Label: e.cfg.Label, KeyID: e.keys.Current(), Created: e.now().UTC().Truncate(time.Second),
 	}
 	p.Expires = p.Created.Add(limits.TTL)
 	if undoes != nil {
 		p.Undoes = undoes.ID
 	}
-	got, err := e.pass(ctx, c, d.Args, p, false)
+	got, err := e.pass(ctx, c, r, p, false)
 	if err != nil {
-		return nil, p, e.explain(ctx, d.Args, err)
+		return nil, p, e.explainAll(ctx, r, err)
 	}
 	if undoes != nil {
-		if err := got.takesBack(undoes); err != nil {
+		if err := got.takeBack(undoes); err != nil {
 			return nil, p, err
 		}
 	}
 	got.describe(p, e.keys.Redact)
+	if r.several() {
+		got.describeParts(p, r)
+	}
 	p.Downstream = e.cfg.Policy.Notes(p.Steps, got.effect.Risks)
 	answer := &Planned{Plan: p, Stays: got.Stays}
 	if p.Empty() {
-		p.Steps, p.Sentence, p.Undo, p.Kubectl = nil, "", plan.Undo{}, nil
-	} else if no := e.withinWindows(got, p, true, false); no != nil {
+		p.Steps, p.Sentence, p.Undo, p.Kubectl, p.Parts = nil, "", plan.Undo{}, nil, nil
+	} else if no := e.withinWindows(got, r, true, false); no != nil {
 		return nil, p, no
 	} else if reasons, err := e.planGates(got, p); err != nil {
 		r := err.(*refusal.Refusal)
@@ -100,7 +104,7 @@ func (e *Engine) plan(ctx context.Context, c Call, d action.Decoded, undoes *pla
 		return nil, p, r
 	} else {
 		if reasons != nil {
-			p.Person = &plan.Person{Reasons: reasons, Name: got.Target.Name}
+			p.Person = &plan.Person{Reasons: reasons, Name: got.names()}
 			p.Expires = p.Created.Add(limits.ApprovalTTL)
 		}
 		if answer.Phrase, err = e.sign(p); err != nil {
@@ -136,14 +140,24 @@ func (e *Engine) sign(p *plan.Plan) (string, error) {
 // would be leave to take down what others built since.
 func (e *Engine) planGates(got *passed, p *plan.Plan) (person []string, err error) {
 	reasons := append(got.closed, got.effect.NeedsPerson...)
+	sum := e.sumGates(got, p)
 	if got.exempt(p) {
-		return e.persons(got, nil, reasons)
+		return e.persons(got, sum, reasons)
 	}
-	no := e.cfg.Policy.For(got.Target.Namespace).Cap(got.steps())
+	no := refusal.Join(sum, e.caps(got.steps()))
 	for _, r := range got.effect.Risks {
 		b := got.effect.Blast
+		if r.UID != b.AtRisk.UID {
+			b.Largest = nil // is the worst owner's
+		}
 		b.AtRisk = r
 		refused, person := e.cfg.Policy.For(r.Namespace()).Blast(b, got.peakSeen[r.UID])
+		if refused != nil && p.Parts != nil {
+			refused = within(r.Owner, refused)
+		}
+		if person != "" && p.Parts != nil {
+			person = r.Owner + ": " + person
+		}
 		no = refusal.Join(no, refused)
 		if person != "" {
 			reasons = append(reasons, person)
@@ -165,24 +179,26 @@ func (e *Engine) persons(got *passed, no *refusal.Refusal, reasons []string) ([]
 	return reasons, nil
 }
 
-// withinWindows refuses what the change windows hold back in any namespace that a pass
+// withinWindows refuses what the change windows hold back in any namespace that a call
 // reaches into: a drain reaches into many. For a plan that is made, windows that a person's
 // approval opens are a reason for which it is a person's instead.
-func (e *Engine) withinWindows(got *passed, p *plan.Plan, planning, approved bool) *refusal.Refusal {
-	namespaces := []string{got.Target.Namespace}
-	for _, s := range got.steps() {
-		if !slices.Contains(namespaces, s.Target.Namespace) {
-			namespaces = append(namespaces, s.Target.Namespace)
-		}
-	}
+func (e *Engine) withinWindows(got *passed, r request, planning, approved bool) *refusal.Refusal {
 	var no *refusal.Refusal
-	for _, ns := range namespaces {
-		closed, unless := e.cfg.Policy.Window(p.Action, ns, e.now(), approved)
-		if planning && unless && e.cfg.Policy.For(ns).Irreversible == gate.Human { // else nobody is asked
-			got.closed = append(got.closed, fmt.Sprintf("outside the change windows: %s (%s)", closed.Message, closed.Hint))
-			continue
+	for i, part := range got.parts {
+		namespaces := []string{part.Target.Namespace}
+		for _, pr := range part.Proposals {
+			if ns := pr.Step.Target.Namespace; !slices.Contains(namespaces, ns) {
+				namespaces = append(namespaces, ns)
+			}
 		}
-		no = refusal.Join(no, closed)
+		for _, ns := range namespaces {
+			closed, unless := e.cfg.Policy.Window(r.calls[i].Name, ns, e.now(), approved)
+			if planning && unless && e.cfg.Policy.For(ns).Irreversible == gate.Human { // else nobody is asked
+				got.closed = append(got.closed, fmt.Sprintf("outside the change windows: %s (%s)", closed.Message, closed.Hint))
+				continue
+			}
+			no = refusal.Join(no, closed)
+		}
 	}
 	return no
 }
@@ -201,17 +217,18 @@ func (e *Engine) needsPerson(steps []plan.Step, reasons []string) (waits bool, n
 
 // passed is what one planning pass came to.
 type passed struct {
-	action.Outcome
-	effect    blast.Effect
-	cluster   string
-	peakSeen  map[string]time.Time   // by the risk's UID: when its peak was last seen
-	after     map[string]plan.Object // what the dry runs of patches made of the targets, by UID
-	labels    map[string]string      // of the namespace
-	warnings  []string
-	untrusted string
-	closed    []string // why change windows make it a person's
-	moved     bool     // of an undo: not all is as the plan that it takes back wrote it
-	redo      bool     // it takes an undo back, which is a change like any other
+	action.Outcome        // of all calls together
+	parts          []part // one for each call
+	effect         blast.Effect
+	cluster        string
+	peakSeen       map[string]time.Time         // by the risk's UID: when its peak was last seen
+	after          map[string]plan.Object       // what the dry runs of patches made of the targets, by UID
+	labels         map[string]map[string]string // of the namespaces
+	warnings       []string
+	untrusted      string
+	closed         []string // why change windows make it a person's
+	moved          bool     // of an undo: not all is as the plan that it takes back wrote it
+	redo           bool     // it takes an undo back, which is a change like any other
 }
 
 // exempt reports whether a pass of a plan goes back to the state on record before another.
@@ -243,36 +260,45 @@ func (g *passed) describe(p *plan.Plan, redact func(string) string) {
 	}
 }
 
-// pass runs the planner once. Beside it the namespace is read (a terminating one accepts
-// patches and must be refused) and the cluster's identity; each proposal is dry-run as
-// soon as it is made.
-func (e *Engine) pass(ctx context.Context, c Call, args action.Args, p *plan.Plan, fresh bool) (*passed, error) {
+// pass runs the planner of each call once. Beside them the namespaces are read (a
+// terminating one accepts patches and must be refused) and the cluster's identity; each
+// proposal is dry-run as soon as it is made.
+func (e *Engine) pass(ctx context.Context, c Call, r request, p *plan.Plan, fresh bool) (*passed, error) {
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
-	scope := args.Scope()
-	alive := async(e.cfg.Log, func() (namespace, error) { return e.namespace(ctx, scope.Namespace) })
+	alive := async(e.cfg.Log, func() (map[string]namespace, error) { return e.namespaces(ctx, r) })
 	introduced := async(e.cfg.Log, func() (struct{}, error) { e.k.Read.Introduce(ctx); return struct{}{}, nil })
 	identity := async(e.cfg.Log, func() (string, error) { return e.k.Read.Identity(ctx, fresh) })
 	dry := dryRunner{e: e, ctx: ctx, plan: p.ID, slots: make(chan struct{}, maxDryRuns)}
-	s := action.NewSession(action.Options{
-		ID: p.ID, Time: p.Created, Expected: args.Expected(), Read: e.k.Read,
-		Excluded:  e.excluded(),
-		PodFacts:  kube.PodFacts,
-		NoNotes:   !e.cfg.Policy.ChangeCauseOnScale,
-		OnPropose: func(n int, pr action.Proposal) { dry.start(n, pr); e.warm(pr) },
-	})
-	planErr := c.Action.Run(ctx, s, args)
+	got, proposed := &passed{labels: map[string]map[string]string{}}, 0
+	var failed callErrors
+	for i, call := range r.calls {
+		before := proposed
+		s := action.NewSession(action.Options{
+			ID: p.ID, Time: p.Created, Expected: call.args.Expected(), Read: e.k.Read,
+			Excluded:  e.excluded(),
+			PodFacts:  kube.PodFacts,
+			NoNotes:   !e.cfg.Policy.ChangeCauseOnScale,
+			OnPropose: func(n int, pr action.Proposal) { proposed = before + n; dry.start(i, proposed, pr); e.warm(pr) },
+		})
+		if err := call.Run(ctx, s, call.args); err != nil {
+			failed = append(failed, &callError{i, err})
+		}
+		got.parts = append(got.parts, part{Outcome: s.Outcome()})
+	}
 	dry.wait.Wait()
 	c.record.dryRan(dry.answers)
-	ns, err := alive()
-	if err == nil && ns.state != "" {
-		err = refusal.New(refusal.Terminating, "wait until it is gone", "namespace %s is %s", scope.Namespace, ns.state)
+	namespaces, err := alive()
+	for name, ns := range namespaces {
+		got.labels[name] = ns.labels
 	}
-	got := &passed{Outcome: s.Outcome(), labels: ns.labels}
 	_, _ = introduced()
 	var idErr error
 	got.cluster, idErr = identity()
-	if err := firstOf(err, planErr, idErr); err != nil {
+	if err := firstOf(err, failed.any(), idErr); err != nil {
+		return nil, err
+	}
+	if err := got.join(r); err != nil {
 		return nil, err
 	}
 	if n := len(got.Proposals); n > plan.MaxSteps {
@@ -285,7 +311,7 @@ func (e *Engine) pass(ctx context.Context, c Call, args action.Args, p *plan.Pla
 	if p := (plan.Plan{Steps: got.steps()}); p.Empty() {
 		return got, nil
 	}
-	return got, e.radius(ctx, got)
+	return got, e.radius(ctx, got, r)
 }
 
 // The bounds of one planning pass.
@@ -337,6 +363,27 @@ type namespace struct {
 	labels map[string]string
 }
 
+// namespaces reads those of all calls. One that is terminating is the error of its call.
+func (e *Engine) namespaces(ctx context.Context, r request) (map[string]namespace, error) {
+	all := map[string]namespace{}
+	var failed callErrors
+	for i, c := range r.calls {
+		name := c.args.Scope().Namespace
+		if _, known := all[name]; known {
+			continue
+		}
+		ns, err := e.namespace(ctx, name)
+		if err == nil && ns.state != "" {
+			err = refusal.New(refusal.Terminating, "wait until it is gone", "namespace %s is %s", name, ns.state)
+		}
+		if err != nil {
+			failed = append(failed, &callError{i, err})
+		}
+		all[name] = ns
+	}
+	return all, failed.any()
+}
+
 // namespace reads one; the zero value where there is none.
 func (e *Engine) namespace(ctx context.Context, name string) (namespace, error) {
 	if name == "" {
@@ -375,8 +422,12 @@ func (e *Engine) excluded() func(context.Context, string) (string, error) {
 }
 
 // radius computes the effect of a pass from its Steps and the cached siblings.
-func (e *Engine) radius(ctx context.Context, got *passed) error {
-	targets, versions := map[string]plan.Object{}, []string{got.Object.Value("metadata.resourceVersion")}
+func (e *Engine) radius(ctx context.Context, got *passed, r request) error {
+	targets, versions := map[string]plan.Object{}, []string(nil)
+	about := slices.DeleteFunc(slices.Clone(got.parts), func(p part) bool { return len(p.Proposals) == 0 })
+	for _, p := range about {
+		versions = append(versions, p.Object.Value("metadata.resourceVersion"))
+	}
 	for _, pr := range got.Proposals {
 		targets[pr.Step.Target.UID] = pr.Object
 		versions = append(versions, pr.Object.Value("metadata.resourceVersion"))
@@ -384,17 +435,23 @@ func (e *Engine) radius(ctx context.Context, got *passed) error {
 	steps := got.steps()
 	want := wanted(steps, targets)
 	want.NotBefore = kube.Newest(versions...)
-	want.Agrees = func(f plan.Facts) bool { return blast.Agrees(got.Target, got.Object, f) }
+	want.Agrees = func(f plan.Facts) bool {
+		return !slices.ContainsFunc(about, func(p part) bool { return !blast.Agrees(p.Target, p.Object, f) })
+	}
 	facts := e.k.Cache.Facts(ctx, want)
 	var no *refusal.Refusal
 	err := e.j.View(func(l *journal.Ledger) error {
-		got.effect, no = blast.Compute(blast.Input{
-			Steps: steps, Targets: targets, After: got.after, Labels: got.labels, Facts: facts, MaxPercent: e.cfg.Policy.For(got.Target.Namespace).MaxBlastPercent,
+		in := blast.Input{
+			Steps: steps, Targets: targets, After: got.after, Labels: got.labels[got.Target.Namespace], Facts: facts,
+			MaxPercent: e.maxPercent(about),
 			Peak: func(uid string) int {
 				n, _ := l.Peak(uid, e.wall().Add(-gate.Memory))
 				return n
 			},
-		})
+		}
+		if got.effect, no = blast.Compute(in); no == nil && r.several() {
+			e.radii(got, in)
+		}
 		got.peakSeen = map[string]time.Time{}
 		for _, r := range got.effect.Risks {
 			_, got.peakSeen[r.UID] = l.Peak(r.UID, e.wall().Add(-gate.Memory))
@@ -446,13 +503,14 @@ type dryRunner struct {
 
 type dryRun struct {
 	n   int
+	of  int    // the call, from 0
 	id  string // its Audit-ID
 	pr  action.Proposal
 	ans kube.Answer
 	err error
 }
 
-func (d *dryRunner) start(n int, pr action.Proposal) {
+func (d *dryRunner) start(of, n int, pr action.Proposal) {
 	if n > plan.MaxSteps {
 		return // refused with the count when the planner is done
 	}
@@ -464,7 +522,7 @@ func (d *dryRunner) start(n int, pr action.Proposal) {
 		ans, err := guarded(d.e.cfg.Log, func() (kube.Answer, error) { return d.e.k.Dry.Send(d.ctx, d.plan, id, pr.Step, sl, time.Time{}) })
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.answers = append(d.answers, dryRun{n, id, pr, ans, err})
+		d.answers = append(d.answers, dryRun{n, of, id, pr, ans, err})
 	})
 }
 
@@ -476,7 +534,7 @@ func (d *dryRunner) collect(got *passed) error {
 	var said []string
 	var no *refusal.Refusal
 	blocked := 0
-	kept := got.Proposals[:0:0]
+	kept := make([][]action.Proposal, len(got.parts))
 	for _, a := range d.answers {
 		said = append(said, a.ans.Warnings...)
 		err := a.err
@@ -497,7 +555,7 @@ func (d *dryRunner) collect(got *passed) error {
 			}
 			no = refusal.Join(no, r)
 		}
-		kept = append(kept, a.pr)
+		kept[a.of] = append(kept[a.of], a.pr)
 		if a.pr.Step.Verb == plan.Patch && !a.pr.Step.Optional {
 			got.after[a.pr.Step.Target.UID] = a.ans.Object
 		}
@@ -506,7 +564,10 @@ func (d *dryRunner) collect(got *passed) error {
 		no.Also = no.Also[:min(len(no.Also), 9)]
 		return no
 	}
-	got.Proposals = kept
+	got.Proposals = slices.Concat(kept...)
+	for i := range got.parts {
+		got.parts[i].Proposals = kept[i]
+	}
 	if blocked > 0 {
 		got.warnings = append(got.warnings, fmt.Sprintf("a disruption budget blocks %d of the evictions right now, which will be waited for", blocked))
 	}

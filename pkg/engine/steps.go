@@ -56,14 +56,29 @@ func (w *work) saw(o plan.Object) {
 }
 
 // execute sends the Steps: one claim, then for each attempt an intent on disk, one last
-// read, one request, its outcome. Steps that wait for a disruption budget let the others
-// pass.
+// read, one request, its outcome. Of several calls each is looked at again before its turn,
+// and the first one that differs or fails is the last.
 func (x *execution) execute(ctx context.Context, got *passed, d drifted) (*Execution, error) {
 	id, err := x.newID()
 	if err != nil {
 		return nil, err
 	}
-	x.claim, x.began, x.results = id, x.now(), map[int]*plan.StepResult{}
+	x.claim, x.results = id, map[int]*plan.StepResult{}
+	if x.request.several() {
+		return x.inTurn(ctx, got)
+	}
+	outcome, notes, answer, err := x.sendAll(ctx, got, d)
+	if answer != nil || err != nil {
+		return answer, err
+	}
+	return x.conclude(ctx, got, d, outcome, notes)
+}
+
+// sendAll sends what a pass and its comparison came to. An answer is that of an outcome that
+// is unknown, and an error says that nothing was sent. Steps that wait for a disruption
+// budget let the others pass.
+func (x *execution) sendAll(ctx context.Context, got *passed, d drifted) (outcome plan.Outcome, notes []string, answer *Execution, err error) {
+	x.began = x.now()
 	again := map[string]action.Proposal{} // equal to what is on record, and whole
 	for _, pr := range got.Proposals {
 		again[pr.Step.Key()] = pr
@@ -75,7 +90,7 @@ func (x *execution) execute(ctx context.Context, got *passed, d drifted) (*Execu
 		w.saw(pr.Object)
 		queue = append(queue, w)
 	}
-	outcome, notes := plan.Executed, d.notes
+	outcome, notes = plan.Executed, d.notes
 	fail := func() {
 		if outcome == plan.Executed {
 			outcome = plan.Failed
@@ -101,7 +116,7 @@ func (x *execution) execute(ctx context.Context, got *passed, d drifted) (*Execu
 		r, err := x.attempt(ctx, w)
 		switch {
 		case err != nil && !x.claimed():
-			return nil, err // nothing was sent
+			return outcome, nil, nil, err // nothing was sent
 		case err != nil:
 			if w.step.Optional {
 				notes = append(notes, "the reason was not noted on the object: the journal cannot be written")
@@ -111,7 +126,8 @@ func (x *execution) execute(ctx context.Context, got *passed, d drifted) (*Execu
 			queue, r = nil, plan.StepResult{Outcome: stepNotSent, Detail: "the journal cannot be written"}
 		case r.Outcome == stepUnknown && !w.step.Optional:
 			x.keep(w, r)
-			return x.leaveUnknown(r)
+			answer, err = x.leaveUnknown(r)
+			return outcome, nil, answer, err
 		case r.Outcome == stepBlocked && x.now().Sub(x.began)+w.pause < w.step.Timeout():
 			w.notUntil = x.now().Add(w.pause)
 			w.pause = min(w.pause*2, budgetMost)
@@ -127,7 +143,7 @@ func (x *execution) execute(ctx context.Context, got *passed, d drifted) (*Execu
 		}
 		x.keep(w, r)
 	}
-	return x.conclude(ctx, got, d, outcome, notes)
+	return outcome, notes, nil, nil
 }
 
 func (x *execution) claimed() bool { return len(x.results) > 0 || x.pending != nil }
@@ -326,7 +342,7 @@ func (x *execution) conclude(ctx context.Context, got *passed, d drifted, outcom
 	p := x.p
 	res := &plan.Result{
 		Outcome: outcome, Skipped: d.skipped, LeftOver: d.leftOver, Notes: notes,
-		Before: plan.BeforeOf(got.Target.Resource, got.Object), After: x.observe(ctx, got.Target),
+		Before: got.before(p), After: x.observeAll(ctx, p, got.Target),
 	}
 	if outcome == plan.Executed && d.leftOver != nil { // a node that is not empty is not drained
 		res.Outcome, res.Detail = plan.Failed, "what was planned is done; what came since is left over: plan again for it"
@@ -344,8 +360,10 @@ func (x *execution) conclude(ctx context.Context, got *passed, d drifted, outcom
 // one at an index, nil where it was never sent.
 func (e *Engine) fill(res *plan.Result, p *plan.Plan, of func(int) *plan.StepResult) {
 	res.Plan, res.Sentence, res.Undo, res.Time = p.ID, p.Sentence, p.Undo, e.now().UTC().Truncate(time.Millisecond)
+	became := make([]*plan.StepResult, len(p.Steps))
 	for i, s := range p.Steps {
 		r := of(i)
+		became[i] = r
 		switch {
 		case r != nil:
 		case slices.Contains(res.Skipped, s.Key()) || s.Optional:
@@ -360,6 +378,9 @@ func (e *Engine) fill(res *plan.Result, p *plan.Plan, of func(int) *plan.StepRes
 				res.Detail += ": " + r.Detail
 			}
 		}
+	}
+	if p.Parts != nil {
+		settleParts(res, p, became)
 	}
 }
 

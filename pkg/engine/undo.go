@@ -28,15 +28,11 @@ func (e *Engine) PlanUndo(ctx context.Context, c Call, schema *jsonschema.Schema
 		if err != nil {
 			return nil, nil, err
 		}
-		c.Action, err = e.actionOf(strings.TrimPrefix(old.Undo.Tool, "plan_"))
+		r, err := e.requestOf(strings.TrimPrefix(old.Undo.Tool, "plan_"), old.Undo.Arguments)
 		if err != nil {
 			return nil, nil, err
 		}
-		d, err := c.Action.Decode(c.Action.Schema(), old.Undo.Arguments)
-		if err != nil {
-			return nil, nil, err
-		}
-		return e.plan(ctx, c, d, old)
+		return e.plan(ctx, c, r, old)
 	})
 }
 
@@ -169,15 +165,11 @@ func (e *Engine) ExecuteUndo(ctx context.Context, c Call, schema *jsonschema.Sch
 		return nil, e.refuse(c, p, refusal.New(refusal.WrongArguments, "call "+tool+" with exactly the planned arguments, or plan again",
 			"the phrase belongs to %s %s, called was %s %s", tool, planned, plan.UndoTool, d.Canonical))
 	}
-	if c.Action, err = e.actionOf(p.Action); err != nil {
-		return nil, e.refuse(c, p, err)
-	}
-	again, err := c.Action.Decode(c.Action.Schema(), p.Args)
+	r, err := e.requestOf(p.Action, p.Args)
 	if err != nil {
 		return nil, e.refuse(c, p, err)
 	}
-	again.Confirm, again.Reason = d.Confirm, d.Reason
-	return e.carryOut(ctx, c, p, again, began)
+	return e.carryOut(ctx, c, p, r, d.Reason, began)
 }
 
 // PlanIDSchema is the input schema of tools about one plan: write_status and plan_undo.

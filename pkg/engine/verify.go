@@ -27,7 +27,7 @@ func (e *Engine) verify(ctx context.Context, c Call, p *plan.Plan) <-chan plan.V
 	go func() {
 		work, cancel := context.WithTimeout(e.stop, e.cfg.VerifyTimeout)
 		defer cancel()
-		v := e.converge(work, func(message string) {
+		v := e.convergeAll(work, func(message string) {
 			if c.Progress != nil && ctx.Err() == nil {
 				c.Progress(message)
 			}

@@ -86,7 +86,11 @@ type Limits struct {
 
 // For gives the limits that hold in a namespace: the stricter of both, field by field.
 func (p Policy) For(namespace string) Limits {
-	l, over := p.Limits, p.Namespaces[namespace]
+	return p.Stricter(p.Namespaces[namespace])
+}
+
+// Stricter gives the stricter of both, field by field.
+func (l Limits) Stricter(over Limits) Limits {
 	l.MaxReplicas = stricter(l.MaxReplicas, over.MaxReplicas)
 	l.MaxBlastPercent = stricter(l.MaxBlastPercent, over.MaxBlastPercent)
 	l.WritesPerMinute = stricter(l.WritesPerMinute, over.WritesPerMinute)

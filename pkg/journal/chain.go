@@ -111,6 +111,11 @@ type entryRecord struct {
 	Action  string      `json:"action"`
 	Expires time.Time   `json:"expires"`
 	Steps   []entryStep `json:"steps"`
+	Parts   []entryPart `json:"parts"`
+}
+
+type entryPart struct {
+	Steps int `json:"steps"`
 }
 
 type entryStep struct {

@@ -21,7 +21,7 @@ const (
 type Ledger struct {
 	plans  map[string]*record
 	order  []stamp // of plans: when they were made, and again when they had a result
-	writes []stamp // of clusters: one per claimed plan
+	writes []stamp // of clusters: one per claimed plan, and per call in it
 	calls  []stamp // of clusters: one per line that counts as a plan
 	peaks  map[string][]sample
 	seen   []stamp           // of owners: one per sample, so that what is old is found
@@ -61,6 +61,7 @@ type State struct {
 	Ended   string // "expired" (or the journal was recovered) or "stale", "" while it may still be executed
 	Action  string
 	Expires time.Time
+	Writes  int // how many it counts as for the rate, once it is claimed; 0 is 1
 
 	Claim     string    // of the process that executes or executed it
 	ClaimInst string    // that process's Options.Inst
@@ -131,7 +132,8 @@ func (l *Ledger) Unsettled() (ids []string) {
 }
 
 // Writes are the times after since at which a plan of a cluster was claimed, ascending.
-// Each plan counts once, however many requests it made. Five minutes are remembered.
+// Each plan counts once, however many requests it made, and one of several calls once for
+// each of them. Five minutes are remembered.
 func (l *Ledger) Writes(cluster string, since time.Time) []time.Time {
 	var times []time.Time
 	if l.under != nil {
@@ -207,6 +209,11 @@ func (l *Ledger) add(e *entry, at span) {
 		r = &record{plan: at, State: State{Planned: true, Empty: true, Action: l.name(e.Record.Action), Expires: e.Record.Expires}}
 		for _, s := range e.Record.Steps {
 			r.Empty = r.Empty && s.Optional
+		}
+		for _, part := range e.Record.Parts {
+			if part.Steps > 0 {
+				r.Writes++
+			}
 		}
 		l.plans[e.Plan] = r
 		l.remember(r, e)
@@ -322,7 +329,9 @@ func (l *Ledger) recovered(now time.Time) {
 func (l *Ledger) claim(r *record, e *entry) {
 	if !r.Claimed {
 		r.Claimed, r.Claim, r.ClaimInst, r.ClaimedAt = true, e.Claim, e.Inst, e.Time
-		l.writes = append(l.writes, stamp{e.Time, l.name(e.Cluster)})
+		for range max(r.Writes, 1) {
+			l.writes = append(l.writes, stamp{e.Time, l.name(e.Cluster)})
+		}
 	}
 }
 

@@ -169,6 +169,9 @@ func TestWindows(t *testing.T) {
 	at(6, intentLine("p1", "c1"), &Line{Event: EventStep, Plan: "p1", Cluster: "uid-1", Step: 1})
 	at(7, intentLine("p2", "c2"))
 	at(8, executeLine("p1"), executeLine("p2"), &Line{Event: EventVerify, Plan: "p1", Cluster: "uid-1"})
+	several := planLine("p4", expires)
+	several.Record.Parts = []plan.Part{{Steps: 1}, {}, {Steps: 2}}
+	at(9, several, intentLine("p4", "c4"))
 
 	for name, tc := range map[string]struct {
 		cluster    string
@@ -176,10 +179,10 @@ func TestWindows(t *testing.T) {
 		wantPlans  []int
 		wantWrites []int
 	}{
-		"all":                           {"uid-1", -1, []int{0, 1, 2, 3, 3, 4}, []int{5, 7}},
-		"what is at since is not after": {"uid-1", 3, []int{4}, []int{5, 7}},
-		"the last one":                  {"uid-1", 5, nil, []int{7}},
-		"none":                          {"uid-1", 7, nil, nil},
+		"all":                           {"uid-1", -1, []int{0, 1, 2, 3, 3, 4, 9}, []int{5, 7, 9, 9}},
+		"what is at since is not after": {"uid-1", 3, []int{4, 9}, []int{5, 7, 9, 9}},
+		"the last one":                  {"uid-1", 5, []int{9}, []int{7, 9, 9}},
+		"none":                          {"uid-1", 9, nil, nil},
 		"another cluster":               {"uid-2", -1, []int{4}, nil},
 		"no cluster":                    {"", -1, nil, nil},
 	} {

@@ -31,7 +31,9 @@ func busy(f *fixture) {
 	at(0, with("done", 5), intentLine("done", "c1"), executeLine("done"),
 		&Line{Event: EventVerify, Plan: "done", Verification: &plan.Verification{Verdict: plan.Verified, Reason: "3 of 3", Time: epoch}})
 	at(7, with("half", 3), with("open", 2), with("stale", 1), &Line{Event: EventStale, Plan: "stale", Cluster: "uid-1"})
-	at(8, intentLine("half", "c2"), &Line{Event: EventStep, Plan: "half", Step: 1, Attempt: 1, Code: "applied", RV: "7"})
+	several := with("several", 1)
+	several.Record.Parts = []plan.Part{{Steps: 1}, {Steps: 1}}
+	at(8, several, intentLine("half", "c2"), &Line{Event: EventStep, Plan: "half", Step: 1, Attempt: 1, Code: "applied", RV: "7"})
 	if err := j.Close(); err != nil {
 		f.Fatal(err)
 	}

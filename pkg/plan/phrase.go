@@ -78,6 +78,9 @@ func (p *Plan) Sign(key []byte) string {
 	if p.Undoes != "" { // older records have no such field
 		fields = append(fields, p.Undoes)
 	}
+	for _, part := range p.Parts {
+		fields = append(fields, strconv.Itoa(part.Steps))
+	}
 	if p.Person != nil {
 		fields = append(append(fields, "person", p.Person.Name), p.Person.Reasons...)
 	}

@@ -216,6 +216,7 @@ func TestSigned(t *testing.T) {
 		"KeyID":     func(p *Plan) { p.KeyID = "k2" },
 		"Sentence":  func(p *Plan) { p.Sentence = "scale deployment default/web from 2 to 4 on kind-lab" },
 		"Steps":     func(p *Plan) { p.Steps = []Step{scaleTo(4)} },
+		"Parts":     func(p *Plan) { p.Parts = []Part{{Steps: 1}} },
 		"Created":   func(p *Plan) { p.Created = p.Created.Add(time.Nanosecond) },
 		"Expires":   func(p *Plan) { p.Expires = p.Expires.Add(time.Nanosecond) },
 	}

@@ -60,6 +60,8 @@ type Plan struct {
 	Untrusted  string          `json:"untrusted,omitempty"`  // API warnings, sanitised
 	Created    time.Time       `json:"created"`
 	Expires    time.Time       `json:"expires"`
+
+	Parts []Part `json:"parts,omitempty"` // of a plan of several calls
 }
 
 // Person is why a plan waits for a person, and what that person types to approve it. The
@@ -164,4 +166,6 @@ type Result struct {
 	Undo     Undo         `json:"undo"`
 	Notes    []string     `json:"notes,omitempty"`
 	Time     time.Time    `json:"time"`
+
+	Rest json.RawMessage `json:"rest,omitempty"` // of several calls, the arguments of plan_changes for those that are not done
 }

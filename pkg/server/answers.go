@@ -123,6 +123,9 @@ const waits = "waits for a person"
 var planOutput = outputSchema[planAnswer]()
 
 func planned(got *engine.Planned, writes bool) answer {
+	if got.Plan.Parts != nil {
+		return fitting(func(most int) changesAnswer { return plannedChanges(got, writes, most) })
+	}
 	return fitting(func(most int) planAnswer { return plannedWith(got, writes, most) })
 }
 
@@ -184,7 +187,10 @@ func nextArguments(args json.RawMessage, phrase string) json.RawMessage {
 
 func (a planAnswer) failed() bool { return false }
 
-func (a planAnswer) text() string {
+func (a planAnswer) text() string { return a.whole(a.plan) }
+
+// whole puts around what a plan is who must decide, and what confirms it.
+func (a planAnswer) whole(plan func(*page)) string {
 	var t page
 	if a.Confirm == "" {
 		t.line("NO CHANGE on %s: it is so already. No confirm phrase was issued.", a.Cluster)
@@ -196,7 +202,7 @@ func (a planAnswer) text() string {
 	if a.Person != nil {
 		t.line("WAITS FOR A PERSON: %s", strings.Join(a.Person, "; "))
 	}
-	a.plan(&t)
+	plan(&t)
 	t.line("CONFIRM: %s", a.Confirm)
 	if a.Next != nil {
 		t.line("NEXT: %s %s", a.Next.Tool, a.Next.Arguments)
@@ -236,11 +242,13 @@ type executionAnswer struct {
 	Current  *plan.Verification `json:"current,omitempty" jsonschema:"the last verdict of verification"`
 	Steps    []string           `json:"steps"`
 	Undo     *next              `json:"undo,omitempty" jsonschema:"plans the inverse, exempt from the blast limit"`
+	Rest     *next              `json:"rest,omitempty" jsonschema:"of several changes, plans those that are not done"`
 
 	parsed    plan.Result
 	skipped   []string
 	leftOver  []string
 	untrusted string
+	room      int // characters of a line that says something of each of several calls
 }
 
 var executionOutput = outputSchema[executionAnswer]()
@@ -265,6 +273,15 @@ func executedWith(x *engine.Execution, most int) executionAnswer {
 		if a.Outcome == plan.Executed && a.parsed.Undo.Tool != "" {
 			a.Undo = &next{"plan_" + plan.UndoTool, plan.JSON(map[string]string{"plan": a.Plan})}
 		}
+	}
+	a.room = most * maxReason
+	if x.Plan.Parts != nil && a.Current != nil && most < items[0] { // of each of several calls
+		now := *a.Current
+		now.State, now.Reason = nil, clip(now.Reason, a.room)
+		a.Current = &now
+	}
+	if a.parsed.Rest != nil && most > items[len(items)-1] {
+		a.Rest = &next{"plan_" + plan.ChangesTool, a.parsed.Rest}
 	}
 	if len(x.Result) > maxResult {
 		a.Result = nil // a long drain: the steps are counted below, the whole is in the audit line
@@ -336,16 +353,22 @@ func (a executionAnswer) text() string {
 	if a.parsed.Plan != "" {
 		t.each("  skipped, no longer needed: ", a.skipped)
 		t.each("  left over, not planned: ", a.leftOver)
-		t.line("  before: %s", state(a.parsed.Before))
-		t.line("  right after the write: %s", state(a.parsed.After))
+		t.line("  before: %s", clip(state(a.parsed.Before), a.room))
+		t.line("  right after the write: %s", clip(state(a.parsed.After), a.room))
 		t.each("  note: ", a.parsed.Notes)
 	}
 	if a.Current != nil {
 		t.line("  %s: %s", a.Current.Verdict, a.Current.Reason)
 	}
+	if a.Rest != nil {
+		t.line("  rest: %s %s", a.Rest.Tool, a.Rest.Arguments)
+	}
 	if a.parsed.Plan != "" {
 		if slices.ContainsFunc(a.parsed.Steps, func(s plan.StepResult) bool { return s.Outcome == "applied" }) {
 			back := undo(a.parsed.Undo)
+			if len(back) > 2*a.room { // of many calls
+				back = "the inverse of each, the last one first"
+			}
 			if a.Undo != nil {
 				back = fmt.Sprintf("%s %s, or %s", a.Undo.Tool, a.Undo.Arguments, back)
 			}
@@ -468,6 +491,12 @@ func state(s plan.State) string {
 		if !ok || slices.Contains(hidden, k) || slices.ContainsFunc(out, func(o string) bool { return strings.HasPrefix(o, k+" ") }) {
 			continue
 		}
+		switch of := v.(type) { // several objects by their names
+		case plan.State:
+			v = "(" + state(of) + ")"
+		case map[string]any:
+			v = "(" + state(of) + ")"
+		}
 		out = append(out, fmt.Sprintf("%s %v", k, v))
 	}
 	return strings.Join(out, ", ")
@@ -523,8 +552,10 @@ func outputSchemaOf(t reflect.Type) (*jsonschema.Schema, error) {
 			p.Type, p.Types = "array", nil
 		}
 		switch name {
-		case "result", "undo", "blast", "next", "current", "before":
+		case "result", "undo", "blast", "next", "current", "before", "rest":
 			s.Properties[name] = &jsonschema.Schema{Type: "object", Description: p.Description}
+		case "calls":
+			s.Properties[name] = &jsonschema.Schema{Type: "array", Items: &jsonschema.Schema{Type: "object"}, Description: p.Description}
 		}
 	}
 	return s, nil

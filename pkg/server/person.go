@@ -74,7 +74,7 @@ func form(p *plan.Plan) mcp.ElicitationParams {
 	return mcp.ElicitationParams{
 		Message: fitQuestion(p),
 		RequestedSchema: json.RawMessage(`{"type":"object","properties":{"` + nameField +
-			`":{"type":"string","title":"Name of the target","description":"exactly, and without its namespace","maxLength":253}},"required":["` + nameField + `"]}`),
+			`":{"type":"string","title":"Name of the target","description":"exactly, and without its namespace; of several, all in their order, such as web, api","maxLength":4096}},"required":["` + nameField + `"]}`),
 	}
 }
 
@@ -102,19 +102,28 @@ func question(p *plan.Plan, most int) string {
 		t.line("  undo: %s", undo(p.Undo))
 	}
 	t.line("  plan %s, %d %s, for %s, until %s", p.ID, len(p.Steps), plan.Plural(len(p.Steps), "request"), p.Principal, p.Expires.UTC().Format(time.RFC3339))
-	t.line("To approve this one plan, type the name of its target. Anything else sends nothing.")
+	if p.Parts != nil {
+		t.line("To approve this one plan of several calls, type the names of its targets: %s. Anything else sends nothing.", p.Person.Name)
+	} else {
+		t.line("To approve this one plan, type the name of its target. Anything else sends nothing.")
+	}
 	return t.String()
 }
 
 // PlanText is a recorded plan as its plan tool told it, for a person who decides about it.
 func PlanText(p *plan.Plan) string {
-	a := planned(&engine.Planned{Plan: p, Phrase: p.PhraseName()}, true).(planAnswer)
-	a.Notes = nil // to the caller
 	var t page
-	t.each("NEEDS A PERSON: ", a.Person)
-	a.plan(&t)
+	t.each("NEEDS A PERSON: ", p.Person.Reasons)
+	switch a := planned(&engine.Planned{Plan: p, Phrase: p.PhraseName()}, true).(type) {
+	case planAnswer:
+		a.Notes = nil // to the caller
+		a.plan(&t)
+	case changesAnswer:
+		a.Notes = nil
+		a.plan(&t)
+	}
 	t.line("  for %s, planned at %s", p.Principal, p.Created.UTC().Format(time.RFC3339))
-	t.untrusted(a.Untrusted)
+	t.untrusted(p.Untrusted)
 	return t.String()
 }
 

@@ -86,6 +86,11 @@ func (t tools) of(actions []*action.Action) ([]mcpserver.ServerTool, error) {
 		return nil, err
 	}
 	out = append(out, undo...)
+	changes, err := t.changes()
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, changes...)
 	for _, a := range actions {
 		planTool, err := tool("plan_"+a.Name, "Plan: "+a.Title, planDoc(a), t.engine.PlanSchema(a), planOutput, hints{readOnly: true})
 		if err != nil {

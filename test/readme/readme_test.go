@@ -166,7 +166,7 @@ func TestPackagingPermissions(t *testing.T) {
 	if err := json.Unmarshal([]byte(read(t, "hack/packaging/claude-settings.json")), &settings); err != nil {
 		t.Fatal(err)
 	}
-	writes := []string{"mcp__kube-write__undo"}
+	writes := []string{"mcp__kube-write__undo", "mcp__kube-write__changes"}
 	for _, a := range actions.All() {
 		writes = append(writes, "mcp__kube-write__"+a.Name)
 	}

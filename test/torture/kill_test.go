@@ -2,6 +2,7 @@ package torture
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -79,6 +80,23 @@ func newBench(t *testing.T, truth *watcher, ns, name, action string) bench {
 		)
 		b.args, b.writes = harness.Args{"node": node, "timeout_seconds": 20}, 3
 		b.parts = []part{{"node", node, cordoned}, {"pod", harness.PodName(name, 0), gone}, {"pod", harness.PodName(name, 1), gone}}
+	case "changes":
+		make(web(), harness.Node(node).Ready())
+		job(t, ns, "cronjob", name, false)
+		step := func(action string, args harness.Args) harness.Args {
+			return harness.Args{"action": action, "arguments": args}
+		}
+		b.args, b.writes = harness.Args{"steps": []harness.Args{
+			step("scale", harness.Args{"namespace": ns, "deployment": name, "replicas": 3}),
+			step("cronjob_suspend", harness.Args{"namespace": ns, "cronjob": name}),
+			step("cordon", harness.Args{"node": node}),
+		}}, 4
+		b.parts = []part{
+			{"deployment", name, func(v version) bool { return v.replicas == 3 }},
+			{"cronjob", name, func(v version) bool { return v.suspended }},
+			{"node", node, cordoned},
+		}
+		t.Cleanup(func() { _ = cp.Client.CoreV1().Nodes().Delete(ctx, node, metav1.DeleteOptions{}) })
 	case "evict_pod":
 		make(harness.Pod(name))
 		b.args, b.parts = harness.Args{"namespace": ns, "pod": name}, []part{{"pod", name, gone}}
@@ -254,6 +272,17 @@ var points = []point{
 		wantEffects: 1,
 	},
 	{
+		name: "second call never arrived", only: plan.ChangesTool,
+		request:     func(_ *testing.T, m moment, r harness.Request) bool { return r.Mutates() && m.answered() == 2 },
+		wantEffects: 1,
+	},
+	{
+		name: "second call committed, answer held", only: plan.ChangesTool,
+		request:     func(_ *testing.T, m moment, r harness.Request) bool { return r.Mutates() && m.answered() == 3 },
+		answer:      true,
+		wantEffects: 2,
+	},
+	{
 		name: "second eviction never arrived", only: "drain",
 		request:     func(_ *testing.T, m moment, r harness.Request) bool { return r.Mutates() && m.answered() == 2 },
 		wantEffects: 2,
@@ -316,14 +345,18 @@ func TestKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	truth := newWatcher(t)
+	names := []string{plan.ChangesTool}
 	for _, a := range actions.All() {
+		names = append(names, a.Name)
+	}
+	for _, name := range names {
 		for _, p := range points {
-			if p.only != "" && p.only != a.Name {
+			if p.only != "" && p.only != name {
 				continue
 			}
-			t.Run(a.Name+"/"+p.name, func(t *testing.T) {
+			t.Run(name+"/"+p.name, func(t *testing.T) {
 				t.Parallel()
-				b := newBench(t, truth, cp.Namespace(t), "one", a.Name)
+				b := newBench(t, truth, cp.Namespace(t), "one", name)
 				kill(t, bin, b, p)
 			})
 		}
@@ -406,6 +439,20 @@ func kill(t *testing.T, bin string, b bench, p point) {
 			t.Errorf("effects of both drains (-want +got):\n%s", diff)
 		}
 	}
+	if b.action == plan.ChangesTool && slices.Contains(got, 0) {
+		res, err := first.resultIn()
+		var rest harness.Args
+		if err == nil {
+			err = json.Unmarshal(res.Rest, &rest)
+		}
+		if err != nil {
+			t.Fatalf("the rest %s: %v", res.Rest, err)
+		}
+		settled(t, next, b.action, next.Plan(b.action, rest))
+		if diff := cmp.Diff([]int{1, 1, 1}, b.effects(t)); diff != "" {
+			t.Errorf("effects of both plans (-want +got):\n%s", diff)
+		}
+	}
 	if err := next.Close(); err != nil {
 		t.Error(err)
 	}
@@ -432,6 +479,11 @@ func settled(t *testing.T, s *harness.Server, tool string, args harness.Args) (a
 	return a
 }
 
+// about reports whether the key of a Step is of a part.
+func (b bench) about(key string, p part) bool {
+	return strings.HasSuffix(key, p.kind+" "+p.name) || strings.HasSuffix(key, p.kind+" "+b.ns+"/"+p.name)
+}
+
 // right holds a result against the truth: of the whole, and of each Step.
 func (b bench) right(t *testing.T, a answer, effects []int) {
 	t.Helper()
@@ -451,7 +503,7 @@ func (b bench) right(t *testing.T, a answer, effects []int) {
 	}
 	for _, st := range res.Steps {
 		for i, p := range b.parts {
-			if !strings.HasSuffix(st.Step, p.name) {
+			if !b.about(st.Step, p) {
 				continue // a note among them
 			}
 			if applied := st.Outcome == "applied"; applied != (effects[i] == 1) {

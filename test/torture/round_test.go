@@ -46,16 +46,17 @@ type call struct {
 
 func newRound(t *testing.T, truth *watcher, ns string, seed uint64, i int) *round {
 	rng := rand.New(rand.NewPCG(seed, uint64(i)))
-	actions := []string{"scale", "scale", "scale", "rollout_restart", "rollout_restart", "cordon", "uncordon", "delete_pod", "drain"}
+	actions := []string{"scale", "scale", "scale", "rollout_restart", "rollout_restart", "cordon", "uncordon", "delete_pod", "drain", plan.ChangesTool}
 	r := &round{rng: rng, bench: newBench(t, truth, ns, fmt.Sprintf("r%d", i), actions[rng.IntN(len(actions))]), fault: pick(rng)}
-	if r.action == "drain" || rng.IntN(5) == 0 {
+	several := r.action == "drain" || r.action == plan.ChangesTool
+	if several || rng.IntN(5) == 0 {
 		r.at = rng.IntN(r.bench.writes)
 	}
 	workload := r.parts[0].kind == "deployment"
 	r.tracking = []string{"", "", "", "emptied", "lost"}[rng.IntN(5)]
 	r.storm = rng.IntN(8) == 0
 	r.nudge = rng.IntN(2) == 0
-	r.override = rng.IntN(12) == 0 && workload
+	r.override = rng.IntN(12) == 0 && workload && !several
 	r.callers = []int{1, 1, 3}[rng.IntN(3)]
 	r.guess = rng.IntN(8) == 0
 	if rng.IntN(6) == 0 {
@@ -344,7 +345,7 @@ func (r *round) check(t *testing.T, n *nemesis) verdict {
 	}
 	for _, st := range res.Steps {
 		for i, p := range r.parts {
-			if strings.HasSuffix(st.Step, p.name) && st.Outcome != "indeterminate" && (st.Outcome == "applied") != (seen[i] == 1) {
+			if r.about(st.Step, p) && st.Outcome != "indeterminate" && (st.Outcome == "applied") != (seen[i] == 1) {
 				n.violation("I6: %s is %s, the watch saw %d effects: %s", st.Step, st.Outcome, seen[i], r)
 			}
 		}

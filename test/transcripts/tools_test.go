@@ -100,7 +100,7 @@ func TestCase_MC_14(t *testing.T) {
 		}
 	})
 	t.Run("sorted and complete", func(t *testing.T) {
-		got, want := []string(nil), append(readTools(), "plan_undo", "undo")
+		got, want := []string(nil), append(readTools(), "plan_undo", "undo", "plan_changes", "changes")
 		for _, tool := range all {
 			got = append(got, tool.Name)
 		}

@@ -77,6 +77,16 @@ func scale(replicas any) args {
 	return args{"namespace": "NAMESPACE", "deployment": "web", "replicas": replicas}
 }
 
+func step(action string, a args) args { return args{"action": action, "arguments": a} }
+
+func several() args {
+	return args{"steps": []any{
+		step("scale", scale(3)),
+		step("rollout_restart", args{"namespace": "NAMESPACE", "deployment": "api"}),
+		step("cronjob_suspend", args{"namespace": "NAMESPACE", "cronjob": "mail"}),
+	}}
+}
+
 func confirmed(a args, phrase string) args {
 	return harness.Args(a).With("confirm", phrase).With("reason", "more visitors are expected")
 }
@@ -145,6 +155,24 @@ var scenarios = []scenario{
 			call("plan_scale", scale(3)),
 			call("scale", confirmed(scale(3), "CONFIRM")),
 			call("scale", confirmed(scale(3), "CONFIRM")),
+		},
+	},
+	{
+		name: "changes", prose: "Several calls are one plan with one phrase, made in order. The same call again gives the first result.",
+		flags: []string{"--verify-timeout", "1s", "--verify-wait", "5s"},
+		setup: func(t *testing.T, ns string) { deployment(t, ns, "api"); cronJob(t, ns) },
+		requests: []request{
+			call("plan_changes", several()),
+			call("changes", confirmed(several(), "CONFIRM")),
+			call("changes", confirmed(several(), "CONFIRM")),
+		},
+	},
+	{
+		name: "changes_refused", prose: "Two calls on one object are no plan, every fault is named with its step, and what is so already needs no phrase.",
+		requests: []request{
+			call("plan_changes", args{"steps": []any{step("scale", scale(2))}}),
+			call("plan_changes", args{"steps": []any{step("scale", scale(3)), step("rollout_restart", args{"namespace": "NAMESPACE", "deployment": "web"})}}),
+			call("plan_changes", args{"steps": []any{step("scale", scale("3")), step("rm", scale(3))}}),
 		},
 	},
 	{
@@ -256,25 +284,27 @@ func TestErasAgree(t *testing.T) {
 // make a wrong answer right.
 func TestWhatTheyShow(t *testing.T) {
 	want := map[string][]string{
-		"hello":          {`"name":"kube-write-mcp"`, `"instructions":"Kubernetes writes are two calls apart.`},
-		"tools":          {`"name":"plan_scale"`, `"name":"scale"`},
-		"tools_readonly": {`"name":"plan_scale"`},
-		"plan":           {`"status":"planned"`, "CONFIRM: scale deployment NAMESPACE1/web from 2 to 3 on kind-lab [PLAN1-MAC1]", `"tool":"scale"`},
-		"plan_readonly":  {`"status":"planned"`, "this server cannot execute"},
-		"guessed":        {`"code":"unknown_phrase"`},
-		"protected":      {`"code":"out_of_scope"`, "nothing was read"},
-		"execute":        {`"outcome":"EXECUTED","replayed":false`, `"outcome":"EXECUTED","replayed":true`, `"verdict":"not_started"`},
-		"set_image":      {`spec.template.spec.containers[0].image: main → main:2`, `"tool":"set_image"`, "plan_set_image"},
-		"trigger":        {"trigger cronjob NAMESPACE1/mail as job mail-PLAN1", `"outcome":"EXECUTED","replayed":false`, `"outcome":"EXECUTED","replayed":true`, `"verdict":"verified"`, "delete job/mail-PLAN1"},
-		"reads":          {"1 workload on kind-lab", "1 more of pods in NAMESPACE1", "deployment NAMESPACE1/web: ready on kind-lab", "untrusted[image of main]: main", `"code":"not_found"`, "near names are web"},
-		"no_change":      {`"status":"no change"`, "NO CHANGE"},
-		"not_found":      {`"code":"not_found"`, "near names are web"},
-		"invalid":        {`"code":"invalid_arguments"`, "unknown argument Namespace: write namespace", "unknown argument yes", "missing argument namespace", "without quotes", "deployment is wrong"},
-		"to_zero":        {`"code":"blast_limit"`, "the largest step that passes is replicas: 1", `"status":"planned"`},
-		"waits":          {`"status":"waits for a person","needs_person":["pod NAMESPACE1/alone has no controller`, "WAITS FOR A PERSON: ", `"code":"needs_person"`, "kube-write-mcp approve PLAN1", `"retryable":true`},
-		"person":         {"elicitation/create", "type the name of its target", "not that of the target", `"outcome":"EXECUTED","replayed":false`},
-		"unknown_tool":   {`"code":-32602`},
-		"protocol":       {`"code":-32600`, "batches are not supported", `"code":-32601`},
+		"changes":         {`"status":"planned"`, "CONFIRM: changes: 1 scale deployment NAMESPACE1/web from 2 to 3; 2 restart deployment NAMESPACE1/api; 3 suspend cronjob NAMESPACE1/mail on kind-lab [PLAN1-MAC1]", `"tool":"changes"`, "EXECUTED changes: 1 scale", "REPLAYED"},
+		"changes_refused": {"steps[0] and steps[1] both touch deployment NAMESPACE1/web", "steps[0].arguments: replicas must be", "steps[1].action: there is no such action"},
+		"hello":           {`"name":"kube-write-mcp"`, `"instructions":"Kubernetes writes are two calls apart.`},
+		"tools":           {`"name":"plan_scale"`, `"name":"scale"`},
+		"tools_readonly":  {`"name":"plan_scale"`},
+		"plan":            {`"status":"planned"`, "CONFIRM: scale deployment NAMESPACE1/web from 2 to 3 on kind-lab [PLAN1-MAC1]", `"tool":"scale"`},
+		"plan_readonly":   {`"status":"planned"`, "this server cannot execute"},
+		"guessed":         {`"code":"unknown_phrase"`},
+		"protected":       {`"code":"out_of_scope"`, "nothing was read"},
+		"execute":         {`"outcome":"EXECUTED","replayed":false`, `"outcome":"EXECUTED","replayed":true`, `"verdict":"not_started"`},
+		"set_image":       {`spec.template.spec.containers[0].image: main → main:2`, `"tool":"set_image"`, "plan_set_image"},
+		"trigger":         {"trigger cronjob NAMESPACE1/mail as job mail-PLAN1", `"outcome":"EXECUTED","replayed":false`, `"outcome":"EXECUTED","replayed":true`, `"verdict":"verified"`, "delete job/mail-PLAN1"},
+		"reads":           {"1 workload on kind-lab", "1 more of pods in NAMESPACE1", "deployment NAMESPACE1/web: ready on kind-lab", "untrusted[image of main]: main", `"code":"not_found"`, "near names are web"},
+		"no_change":       {`"status":"no change"`, "NO CHANGE"},
+		"not_found":       {`"code":"not_found"`, "near names are web"},
+		"invalid":         {`"code":"invalid_arguments"`, "unknown argument Namespace: write namespace", "unknown argument yes", "missing argument namespace", "without quotes", "deployment is wrong"},
+		"to_zero":         {`"code":"blast_limit"`, "the largest step that passes is replicas: 1", `"status":"planned"`},
+		"waits":           {`"status":"waits for a person","needs_person":["pod NAMESPACE1/alone has no controller`, "WAITS FOR A PERSON: ", `"code":"needs_person"`, "kube-write-mcp approve PLAN1", `"retryable":true`},
+		"person":          {"elicitation/create", "type the name of its target", "not that of the target", `"outcome":"EXECUTED","replayed":false`},
+		"unknown_tool":    {`"code":-32602`},
+		"protocol":        {`"code":-32600`, "batches are not supported", `"code":-32601`},
 	}
 	for _, sc := range scenarios {
 		for _, era := range eras {

@@ -30,7 +30,7 @@ func Permissions() ([]byte, error) {
 			s.Permissions.Allow = append(s.Permissions.Allow, "mcp__"+server+"__"+t.Name)
 		}
 	}
-	s.Permissions.Ask = []string{"mcp__kube-write__" + plan.UndoTool}
+	s.Permissions.Ask = []string{"mcp__kube-write__" + plan.UndoTool, "mcp__kube-write__" + plan.ChangesTool}
 	for _, a := range actions.All() {
 		s.Permissions.Ask = append(s.Permissions.Ask, "mcp__kube-write__"+a.Name)
 	}

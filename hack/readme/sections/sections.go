@@ -23,6 +23,7 @@ import (
 	"github.com/kubewrite/kube-write-mcp/pkg/action"
 	"github.com/kubewrite/kube-write-mcp/pkg/app"
 	"github.com/kubewrite/kube-write-mcp/pkg/engine"
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/pkg/read"
 	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
 )
@@ -195,6 +196,10 @@ func toolTable() string {
 		}
 		rows = append(rows, []string{code("plan_" + a.Name), code(a.Name), arguments, removes, a.Doc})
 	}
+	rows = append(rows,
+		[]string{code("plan_" + plan.ChangesTool), code(plan.ChangesTool), "`steps`: 1 to 20 of `action`, `arguments`", "yes", "Make several of the changes above, each on an object of its own, as one plan with one phrase: gated on the sum, made in order, ended at the first that differs or fails."},
+		[]string{code("plan_" + plan.UndoTool), code(plan.UndoTool), "`plan`", "yes", "Take an executed plan back to what was on record before it, exempt from the blast limit and the cap and held to everything else."},
+	)
 	return table([]string{"plan", "write", "arguments", "can remove or replace pods", "what it does"}, rows)
 }
 

@@ -52,7 +52,11 @@ this command does.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.ErrOrStderr(), "%s\n\nTo approve this one plan, type the name of its target (of several, all in their order, separated by a comma and a blank): ", server.PlanText(p))
+			what := "name of its target"
+			if p.Parts != nil {
+				what = "names of its targets, all in their order, such as web, api"
+			}
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s\n\nTo approve this one plan, type the %s: ", server.PlanText(p), what)
 			shown := time.Now()
 			name, err := bufio.NewReader(io.LimitReader(o.stdin, 1024)).ReadString('\n')
 			if err != nil {

@@ -173,16 +173,17 @@ var everything = []way{
 func inhabited(t *testing.T, p *place) {
 	makeWeb(2)(t, p)
 	bare(t, p.ns, "loner", p.node)
-	tpl := template("batch")
-	tpl.Spec.RestartPolicy = corev1.RestartPolicyNever
-	onNodes(p.node)(&tpl)
-	if _, err := cp.Client.BatchV1().Jobs(p.ns).Create(t.Context(), &batchv1.Job{
-		ObjectMeta: metav1.ObjectMeta{Name: "batch"}, Spec: batchv1.JobSpec{Template: tpl},
-	}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	makeJob(t, p)
 	p.before(t, "scale", scaled(3)(p))
 	lab.Eventually(t, "3 ready", func() (bool, error) { return running(t, p.ns, "web") == 3, nil })
+}
+
+// makeJob makes a Job with one running pod. It is on no node: there it would be completed.
+func makeJob(t *testing.T, p *place) {
+	job(t, p.ns, "batch", batchv1.JobSpec{})
+	jobIs(t, p.ns, "batch", 1, 0)
+	p.pods = append(p.pods, pods(t, p.ns, "batch")[0].Name)
+	phase(t, p.ns, p.pods[len(p.pods)-1], corev1.PodRunning)
 }
 
 // before executes a call on a server that allows it.
@@ -218,6 +219,21 @@ var rows = []row{
 		},
 	},
 	{
+		effect: "a job's pod gone though its budget allows none",
+		make: func(t *testing.T, p *place) {
+			makeJob(t, p)
+			pdb(t, p.ns, "batch", policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt32(1)), Selector: selector("batch")}, 1, 0)
+		},
+		watch: podsGone("batch"),
+		ways: []way{
+			one("delete_pod", first), one("evict_pod", first),
+			one("job_suspend", func(p *place) harness.Args { return of(p.ns, "job", "batch") }),
+		},
+		decided: map[string]string{
+			"job_suspend": "it says that none shall run; what the pods have begun is a loss that the plan names",
+		},
+	},
+	{
 		effect: "more capacity gone than the blast limit",
 		make:   makeWeb(4), watch: below(2),
 		ways: []way{
@@ -228,6 +244,12 @@ var rows = []row{
 			}},
 			{"scale up and down", func(p *place) []call {
 				return []call{{"scale", scaled(6)(p)}, {"scale", scaled(3)(p)}, {"scale", scaled(1)(p)}}
+			}},
+			{"delete_pod, one after the other", func(p *place) (all []call) {
+				for _, name := range p.pods {
+					all = append(all, call{"delete_pod", of(p.ns, "pod", name)})
+				}
+				return all
 			}},
 			one("rollout_restart", web), one("set_image", image), one("rollout_undo", web), one("drain", drained),
 			{"pause, set_image and resume", func(p *place) []call {

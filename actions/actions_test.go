@@ -96,8 +96,8 @@ var granted = regexp.MustCompile(`^(` +
 	`(deployments|statefulsets|replicasets)/scale\.apps update|` +
 	`controllerrevisions\.apps list|` +
 	`cronjobs\.batch (get|list|patch)|jobs\.batch (get|list|patch|create)|` +
-	`pods (get|list|delete)|pods/eviction create|` +
-	`nodes (get|list|patch)|persistentvolumes list` +
+	`pods (get|list|watch|delete)|pods/eviction create|` +
+	`nodes (get|list|watch|patch)|persistentvolumes list` +
 	`)$`)
 
 // rights are an action's Needs as "resource.group verb".

@@ -11,11 +11,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
 
-	"github.com/kubewrite/kube-write-mcp/pkg/action"
 	"github.com/kubewrite/kube-write-mcp/pkg/engine"
 	"github.com/kubewrite/kube-write-mcp/pkg/journal"
 	"github.com/kubewrite/kube-write-mcp/pkg/server"
@@ -45,25 +41,6 @@ func (o *options) tools(cmd *cobra.Command, _ []string) error {
 	}
 	t.Render()
 	return nil
-}
-
-// rbac prints the permissions that the enabled actions need, and no more.
-func (o *options) rbac(cmd *cobra.Command, _ []string) error {
-	policy, err := o.policy(cmd.Flags())
-	if err != nil {
-		return err
-	}
-	enabled := slices.DeleteFunc(slices.Clone(o.actions), func(a *action.Action) bool { return policy.Action(a.Name) != nil })
-	out, err := yaml.Marshal(rbacv1.ClusterRole{
-		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRole"},
-		ObjectMeta: metav1.ObjectMeta{Name: "kube-write-mcp"},
-		Rules:      engine.Rules(enabled),
-	})
-	if err != nil {
-		return err
-	}
-	_, err = cmd.OutOrStdout().Write(out)
-	return err
 }
 
 // plans prints the plans that could still be executed.

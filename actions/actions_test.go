@@ -70,6 +70,20 @@ func TestDestroys(t *testing.T) {
 	}
 }
 
+// TestRolls: what changes a pod template, and so needs to read the pods.
+func TestRolls(t *testing.T) {
+	var got []string
+	for _, a := range All() {
+		if a.Rolls {
+			got = append(got, a.Name)
+		}
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff([]string{"rollout_restart", "rollout_undo", "set_image"}, got); diff != "" {
+		t.Errorf("rolls (-want +got):\n%s", diff)
+	}
+}
+
 var (
 	titleRE = regexp.MustCompile(`^[A-Z][A-Za-z ]{3,40}[a-z]$`)
 	docRE   = regexp.MustCompile(`^[A-Z][ -~]{20,300}\.$`)

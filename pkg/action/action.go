@@ -33,6 +33,10 @@ type Spec struct {
 	// Destroys says that the action can remove or replace a pod.
 	Destroys bool
 
+	// Rolls says that the action changes a pod template: its radius is computed from the
+	// pods, and the account needs to read them.
+	Rolls bool
+
 	// Needs is exactly what the action needs beyond reading what the radius is
 	// computed from: its reads and its writes.
 	Needs []rbacv1.PolicyRule

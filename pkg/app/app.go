@@ -62,6 +62,7 @@ Without a subcommand it serves MCP on stdin and stdout.`,
 		o.printer("rbac", "Print the ServiceAccount and the rights that the server needs, and no more", manifests.RBAC),
 		o.admission(),
 		o.manifests(),
+		o.doctor(),
 		o.auditCommands(),
 		o.keysCommands(),
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs, Run: func(cmd *cobra.Command, _ []string) {

@@ -44,27 +44,32 @@ func (o *options) config(f *pflag.FlagSet, p place) (manifests.Config, error) {
 }
 
 // rights are the rules of everything that this policy can do, and of its node actions
-// alone. An action that is not enabled needs none, nor one on nodes where no node is
-// allowed.
+// alone.
 func (o *options) rights(p gate.Policy) (all, onNodes []rbacv1.PolicyRule) {
-	var enabled, node []*action.Action
+	enabled, node := o.usable(p)
+	all = engine.Canonical(append(engine.Rules(enabled), o.reads()...))
+	if node != nil {
+		onNodes = engine.Rules(node)
+	}
+	return all, onNodes
+}
+
+// usable are the actions that this policy can do, and those of them that are about nodes.
+// An action that is not enabled is none, nor one on nodes where no node is allowed.
+func (o *options) usable(p gate.Policy) (all, node []*action.Action) {
 	for _, a := range o.actions {
 		onNode := a.Schema().Properties["node"] != nil
 		switch {
 		case o.readOnly || p.Action(a.Name) != nil:
 		case onNode && len(p.AllowNodes) == 0 && p.AllowNodeSelector == nil:
 		default:
-			enabled = append(enabled, a)
+			all = append(all, a)
 			if onNode {
 				node = append(node, a)
 			}
 		}
 	}
-	all = engine.Canonical(append(engine.Rules(enabled), o.reads()...))
-	if node != nil {
-		onNodes = engine.Rules(node)
-	}
-	return all, onNodes
+	return all, node
 }
 
 // reads are the rules of the read tools: the one place where they come in. What they read

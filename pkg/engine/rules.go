@@ -38,13 +38,12 @@ func radius(a *action.Action) (rules []rbacv1.PolicyRule) {
 		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs})
 	}
 	scales := writes["update deployments/scale"] || writes["update statefulsets/scale"] || writes["update replicasets/scale"]
-	rolls := a.Destroys && (writes["patch deployments"] || writes["patch statefulsets"] || writes["patch daemonsets"])
 	removes := writes["delete pods"] || writes["create pods/eviction"]
-	if scales || rolls || removes {
+	if scales || a.Rolls || removes {
 		read("", "pods", "list", "watch")
 		read("", "services", "list", "watch")
 	}
-	if scales || rolls {
+	if scales || a.Rolls {
 		read("", "resourcequotas", "list", "watch")
 	}
 	if scales {

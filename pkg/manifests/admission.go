@@ -89,7 +89,7 @@ func deny(unless, message string) admissionv1.Validation {
 
 // all is everything that admission sees: creates, updates, deletes and connects, of
 // objects and of their subresources (an eviction is a create, a scale an update).
-func all() []admissionv1.NamedRuleWithOperations { return rules([]string{"*"}, "*", "*/*") }
+func all() []admissionv1.NamedRuleWithOperations { return rules([]string{"*"}, "*/*") }
 
 func rules(groups []string, resources ...string) []admissionv1.NamedRuleWithOperations {
 	return []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -132,9 +131,15 @@ func (o *options) missing(ctx context.Context, d *doctor) {
 	}
 }
 
-// several names the first eight of many.
+// several names the first eight of many, what writes before what reads.
 func several(all []string) string {
-	slices.Sort(all)
+	reads := func(s string) int {
+		verb, _, _ := strings.Cut(s, " ")
+		return slices.Index([]string{"get", "list", "watch"}, verb)
+	}
+	slices.SortFunc(all, func(a, b string) int {
+		return cmp.Or(cmp.Compare(min(reads(a), 0), min(reads(b), 0)), cmp.Compare(a, b))
+	})
 	all = slices.Compact(all)
 	if len(all) > 8 {
 		return strings.Join(all[:8], ", ") + fmt.Sprintf(" and %d more", len(all)-8)
@@ -146,10 +151,11 @@ func several(all []string) string {
 // are allowed, and in two that no action may touch.
 func (d *doctor) excess(ctx context.Context) {
 	const fix = "use a ServiceAccount with exactly what the rbac command prints"
-	harmful, more := map[string]bool{}, map[string]bool{}
+	harmful, more := map[string][]string{}, map[string][]string{} // the namespaces of each right
 	namespaces := append(slices.Clone(d.policy.AllowNamespaces), metav1.NamespaceDefault, metav1.NamespaceSystem)
 	slices.Sort(namespaces)
-	for _, ns := range slices.Compact(namespaces) {
+	namespaces = slices.Compact(namespaces)
+	for _, ns := range namespaces {
 		review, err := d.clients.Read.AuthorizationV1().SelfSubjectRulesReviews().Create(ctx, &authorizationv1.SelfSubjectRulesReview{
 			Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: ns},
 		}, dry)
@@ -171,15 +177,26 @@ func (d *doctor) excess(ctx context.Context) {
 		}
 		for _, rule := range review.Status.NonResourceRules {
 			if slices.Contains(rule.NonResourceURLs, "*") {
-				harmful[strings.Join(rule.Verbs, ",")+" *"] = true
+				said := strings.Join(rule.Verbs, ",") + " of every path"
+				harmful[said] = append(harmful[said], ns)
 			}
 		}
 	}
+	list := func(rights map[string][]string) string {
+		var said []string
+		for r, in := range rights {
+			if in = slices.Compact(in); len(in) < len(namespaces) {
+				r += " in " + strings.Join(in, ", ")
+			}
+			said = append(said, r)
+		}
+		return several(said)
+	}
 	if len(harmful) > 0 {
-		d.say("rights too many", broken, fix, "it could do great harm: %s", several(slices.Collect(maps.Keys(harmful))))
+		d.say("rights too many", broken, fix, "it could do great harm: %s", list(harmful))
 	}
 	if len(more) > 0 {
-		d.say("rights too many", warning, fix, "no enabled action needs: %s", several(slices.Collect(maps.Keys(more))))
+		d.say("rights too many", warning, fix, "no enabled action needs: %s", list(more))
 	}
 	if len(harmful)+len(more) == 0 {
 		d.say("rights too many", good, "", "there is none that no enabled action needs")
@@ -187,24 +204,32 @@ func (d *doctor) excess(ctx context.Context) {
 }
 
 // judge sorts one right that the credential has in a namespace.
-func (d *doctor) judge(r right, namespace string, names []string, harmful, more map[string]bool) {
-	selfReview := strings.HasPrefix(r.resource, "selfsubject") && r.verb == "create" // what system:basic-user has
+func (d *doctor) judge(r right, namespace string, names []string, harmful, more map[string][]string) {
 	needed := slices.ContainsFunc(d.needed, func(n right) bool {
 		return n.verb == r.verb && n.group == r.group && n.resource == r.resource && (n.namespace == "" || n.namespace == namespace) &&
 			(n.name == "" || slices.Contains(names, n.name))
 	})
-	if selfReview || needed {
+	if needed || everybodys(r) {
 		return
 	}
 	said := strings.TrimSuffix(r.verb+" "+plan.Untrusted(r.resource)+"."+plan.Untrusted(r.group), ".")
 	if wildcard := r.verb == "*" || r.resource == "*" || r.group == "*"; wildcard || grave(r) {
-		harmful[said] = true
+		harmful[said] = append(harmful[said], namespace)
 		return
 	}
-	if len(names) == 0 {
-		said += " in " + namespace
+	more[said] = append(more[said], namespace)
+}
+
+// everybodys are the rights that Kubernetes gives to every account by its default roles:
+// to ask who one is and what one may, and to read the cluster's trust bundles.
+func everybodys(r right) bool {
+	switch r.group {
+	case "authentication.k8s.io", "authorization.k8s.io":
+		return r.verb == "create" && strings.HasPrefix(r.resource, "selfsubject")
+	case "certificates.k8s.io":
+		return r.resource == "clustertrustbundles" && slices.Contains([]string{"get", "list", "watch"}, r.verb)
 	}
-	more[said] = true
+	return false
 }
 
 // grave are the rights with which a credential reads secrets, runs what it likes, or gives
@@ -249,7 +274,7 @@ func (d *doctor) dryRun(ctx context.Context) {
 			slots.Absent = []string{"/metadata/annotations"}
 		}
 		step := plan.Step{Verb: plan.Patch, Target: t, Patch: []plan.Op{
-			{Op: "ensure", Path: "/metadata/annotations"}, {Op: "add", Path: path, Value: plan.JSON("dry run")},
+			{Op: "ensure", Path: "/metadata/annotations"}, {Op: "add", Path: path, Value: plan.JSON("dry-run-" + id)},
 		}}
 		ans, err := d.clients.Dry.Send(ctx, "doctor", "kube-write-mcp-doctor-d"+id, step, slots, time.Time{})
 		if err != nil {
@@ -261,7 +286,7 @@ func (d *doctor) dryRun(ctx context.Context) {
 		case err != nil:
 			d.say(check, unknown, "", "%s cannot be read: %s", t, kube.Text(err))
 			return
-		case after.Value("metadata.annotations[kubewrite.dev/doctor]") != "":
+		case after.Value("metadata.annotations[kubewrite.dev/doctor]") == "dry-run-"+id:
 			d.say(check, broken, "do not use this cluster: what answers for it does not honour dryRun; take the annotation kubewrite.dev/doctor away",
 				"it was written: %s", t)
 			return

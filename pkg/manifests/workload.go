@@ -12,12 +12,13 @@ import (
 
 // Where things are in the pod.
 const (
-	StatePath  = "/state"
+	StatePath  = "/state/kube-write-mcp" // a folder of its own: the volume's is open to a group
 	PolicyPath = "/etc/kube-write-mcp/policy.yaml"
 
 	// Port is the one that the server is reached at.
 	Port = 8443
 
+	volumePath   = "/state"
 	policyFolder = "/etc/kube-write-mcp"
 	userID       = 65532 // nonroot of the image
 )
@@ -75,7 +76,7 @@ func (c Config) deployment() *appsv1.Deployment {
 	volumes := []corev1.Volume{{Name: "state", VolumeSource: corev1.VolumeSource{
 		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: c.Name + "-state"},
 	}}}
-	mounts := []corev1.VolumeMount{{Name: "state", MountPath: StatePath}}
+	mounts := []corev1.VolumeMount{{Name: "state", MountPath: volumePath}}
 	if c.PolicyFile != "" {
 		volumes = append(volumes, corev1.Volume{Name: "policy", VolumeSource: corev1.VolumeSource{
 			ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: c.Name + "-policy"}},

@@ -73,15 +73,26 @@ func TestDestroys(t *testing.T) {
 // TestRequiresUser: a prompt that no rule can skip is spent where the effect may be for good,
 // and nowhere else.
 func TestRequiresUser(t *testing.T) {
+	wantThose(t, []string{"delete_pod", "drain"}, func(a *action.Action) bool { return a.RequiresUser })
+}
+
+// TestRolls: what changes a pod template, or lets a change of it take effect, and so needs
+// to read the pods.
+func TestRolls(t *testing.T) {
+	wantThose(t, []string{"rollout_restart", "rollout_resume", "rollout_undo", "set_image"}, func(a *action.Action) bool { return a.Rolls })
+}
+
+func wantThose(t *testing.T, want []string, is func(*action.Action) bool) {
+	t.Helper()
 	var got []string
 	for _, a := range All() {
-		if a.RequiresUser {
+		if is(a) {
 			got = append(got, a.Name)
 		}
 	}
 	slices.Sort(got)
-	if diff := cmp.Diff([]string{"delete_pod", "drain"}, got); diff != "" {
-		t.Errorf("require the user (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
@@ -111,8 +122,8 @@ var granted = regexp.MustCompile(`^(` +
 	`(deployments|statefulsets|replicasets)/scale\.apps update|` +
 	`controllerrevisions\.apps list|` +
 	`cronjobs\.batch (get|list|patch)|jobs\.batch (get|list|patch|create)|` +
-	`pods (get|list|delete)|pods/eviction create|` +
-	`nodes (get|list|patch)|persistentvolumes list` +
+	`pods (get|list|watch|delete)|pods/eviction create|` +
+	`nodes (get|list|watch|patch)|persistentvolumes list` +
 	`)$`)
 
 // rights are an action's Needs as "resource.group verb".

@@ -19,7 +19,8 @@ var Cordon = add(action.New(action.Spec{
 	Title: "Cordon a node",
 	Doc:   "Mark one Node unschedulable, so that no new pods are placed on it. Pods on it stay.",
 	Needs: []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "patch"}},
+		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch", "patch"}}, // those that stay schedulable
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "watch"}},                  // those that stay on it
 	},
 }, planCordon))
 

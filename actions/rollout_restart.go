@@ -25,6 +25,7 @@ var RolloutRestart = add(action.New(action.Spec{
 	Title:    "Restart a workload",
 	Doc:      "Replace every pod of one Deployment, StatefulSet or DaemonSet at the pace of its update strategy.",
 	Destroys: true,
+	Rolls:    true,
 	Needs: []rbacv1.PolicyRule{
 		{APIGroups: []string{"apps"}, Resources: []string{"deployments", "statefulsets", "daemonsets"}, Verbs: []string{"get", "list", "patch"}},
 		{APIGroups: []string{"apps"}, Resources: []string{"replicasets", "controllerrevisions"}, Verbs: []string{"list"}},

@@ -22,6 +22,7 @@ var RolloutResume = add(action.New(action.Spec{
 	Title:    "Resume a rollout",
 	Doc:      "Resume one paused Deployment: what was changed in its pod template meanwhile reaches its pods.",
 	Destroys: true,
+	Rolls:    true,
 	Needs: []rbacv1.PolicyRule{
 		{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: []string{"get", "list", "patch"}},
 		{APIGroups: []string{"apps"}, Resources: []string{"replicasets"}, Verbs: []string{"list"}},

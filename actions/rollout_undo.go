@@ -36,6 +36,7 @@ var RolloutUndo = add(action.New(action.Spec{
 	Title:    "Undo a rollout",
 	Doc:      "Put the pod template of an earlier revision back into one Deployment, StatefulSet or DaemonSet. The replica count stays.",
 	Destroys: true,
+	Rolls:    true,
 	Needs: []rbacv1.PolicyRule{
 		{APIGroups: []string{"apps"}, Resources: []string{"deployments", "statefulsets", "daemonsets"}, Verbs: []string{"get", "list", "patch"}},
 		{APIGroups: []string{"apps"}, Resources: []string{"replicasets", "controllerrevisions"}, Verbs: []string{"list"}},

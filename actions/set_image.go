@@ -59,6 +59,7 @@ var SetImage = add(action.New(action.Spec{
 	Title:    "Set a container image",
 	Doc:      "Set the image of one container of one Deployment, StatefulSet or DaemonSet, which replaces its pods at the pace of its update strategy.",
 	Destroys: true,
+	Rolls:    true,
 	Needs: []rbacv1.PolicyRule{
 		{APIGroups: []string{"apps"}, Resources: []string{"deployments", "statefulsets", "daemonsets"}, Verbs: []string{"get", "list", "patch"}},
 	},

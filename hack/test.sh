@@ -29,6 +29,9 @@ if [ $# = 0 ]; then
   done
   go vet ./...
 
+  say "the Helm chart"
+  hack/verify-chart.sh >&2
+
   say "the systems it is released for"
   for target in darwin/arm64 windows/amd64; do
     CGO_ENABLED=0 GOOS=${target%/*} GOARCH=${target#*/} go build -o /dev/null ./cmd/... || die "it does not build for $target"

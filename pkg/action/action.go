@@ -39,6 +39,10 @@ type Spec struct {
 	// whatever was allowed once and for all.
 	RequiresUser bool
 
+	// Rolls says that the action changes a pod template, or lets a change of it take
+	// effect: its radius is computed from the pods, and the account needs to read them.
+	Rolls bool
+
 	// Needs is exactly what the action needs beyond reading what the radius is
 	// computed from: its reads and its writes.
 	Needs []rbacv1.PolicyRule

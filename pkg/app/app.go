@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/action"
+	"github.com/kubewrite/kube-write-mcp/pkg/manifests"
 )
 
 // Version is set by the release build; a build from source says its commit.
@@ -48,8 +49,7 @@ Without a subcommand it serves MCP on stdin and stdout.`,
 	o.addState(root.PersistentFlags())
 	serve := &cobra.Command{Use: "serve", Short: "Serve MCP on stdin and stdout (the default)", Args: cobra.NoArgs, RunE: o.serve}
 	tools := &cobra.Command{Use: "tools", Short: "Print the tools with their arguments", Args: cobra.NoArgs, RunE: o.tools}
-	rbac := &cobra.Command{Use: "rbac", Short: "Print the ClusterRole that the server's account needs", Args: cobra.NoArgs, RunE: o.rbac}
-	for _, cmd := range []*cobra.Command{root, serve, tools, rbac} {
+	for _, cmd := range []*cobra.Command{root, serve, tools} {
 		o.addServe(cmd.Flags())
 	}
 	for _, cmd := range []*cobra.Command{root, serve} {
@@ -60,7 +60,10 @@ Without a subcommand it serves MCP on stdin and stdout.`,
 		tools,
 		o.plans(),
 		o.approve(),
-		rbac,
+		o.printer("rbac", "Print the ServiceAccount and the rights that the server needs, and no more", manifests.RBAC),
+		o.admission(),
+		o.manifests(),
+		o.doctor(),
 		o.auditCommands(),
 		o.keysCommands(),
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs, Run: func(cmd *cobra.Command, _ []string) {

@@ -137,12 +137,17 @@ func instance() (string, error) {
 	return plan.NewID(b)[:4], nil
 }
 
+// folder is the state folder.
+func (o *options) folder() string {
+	if o.stateDir != "" {
+		return o.stateDir
+	}
+	return filepath.Join(xdg.StateHome, "kube-write-mcp")
+}
+
 // keys gives the state folder and the key ring. A key file that was named is never made.
 func (o *options) keys(make bool) (dir string, keys *journal.Keyring, err error) {
-	dir = o.stateDir
-	if dir == "" {
-		dir = filepath.Join(xdg.StateHome, "kube-write-mcp")
-	}
+	dir = o.folder()
 	if o.keyFile != "" {
 		keys, err = journal.ReadKeys(o.keyFile, time.Now)
 		return dir, keys, err

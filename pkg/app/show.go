@@ -11,14 +11,9 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
 
-	"github.com/kubewrite/kube-write-mcp/pkg/action"
 	"github.com/kubewrite/kube-write-mcp/pkg/engine"
 	"github.com/kubewrite/kube-write-mcp/pkg/journal"
-	"github.com/kubewrite/kube-write-mcp/pkg/read"
 	"github.com/kubewrite/kube-write-mcp/pkg/server"
 )
 
@@ -46,30 +41,6 @@ func (o *options) tools(cmd *cobra.Command, _ []string) error {
 	}
 	t.Render()
 	return nil
-}
-
-// rbac prints the permissions that the enabled actions and the read tools need, and no
-// more; with --read-only those of the read tools alone.
-func (o *options) rbac(cmd *cobra.Command, _ []string) error {
-	policy, err := o.policy(cmd.Flags())
-	if err != nil {
-		return err
-	}
-	enabled := slices.DeleteFunc(slices.Clone(o.actions), func(a *action.Action) bool { return policy.Action(a.Name) != nil })
-	rules := read.Rules()
-	if !o.readOnly {
-		rules = engine.Rules(enabled, rules...)
-	}
-	out, err := yaml.Marshal(rbacv1.ClusterRole{
-		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRole"},
-		ObjectMeta: metav1.ObjectMeta{Name: "kube-write-mcp"},
-		Rules:      rules,
-	})
-	if err != nil {
-		return err
-	}
-	_, err = cmd.OutOrStdout().Write(out)
-	return err
 }
 
 // openPlan is one row of plans.

@@ -1,48 +1,98 @@
 package engine
 
 import (
+	"cmp"
 	"slices"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/action"
 )
 
 // Rules is the RBAC that the server's account needs for a set of actions, and no more:
-// what the engine itself reads, what each action declares, and what beside it the read
-// tools need. The dry run needs the same verbs as the write.
+// what the engine reads to judge them, what each action declares, and what beside it the
+// read tools need. The dry run needs the same verbs as the write. Each resource stands in
+// one rule, in a fixed order.
 func Rules(actions []*action.Action, reads ...rbacv1.PolicyRule) []rbacv1.PolicyRule {
-	watch := []string{"get", "list", "watch"}
-	rules := []rbacv1.PolicyRule{
+	all := []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"get"}}, // terminating; the cluster's identity
-		{APIGroups: []string{""}, Resources: []string{"pods", "nodes"}, Verbs: watch},        // the blast radius
-		{APIGroups: []string{""}, Resources: []string{"services", "resourcequotas"}, Verbs: watch},
-		{APIGroups: []string{"autoscaling"}, Resources: []string{"horizontalpodautoscalers"}, Verbs: watch},
-		{APIGroups: []string{"policy"}, Resources: []string{"poddisruptionbudgets"}, Verbs: watch},
 	}
 	for _, a := range actions {
-		for _, need := range a.Needs {
-			rules = merge(rules, need)
+		all = append(append(all, a.Needs...), radius(a)...)
+	}
+	return Canonical(append(all, reads...))
+}
+
+// radius is what the engine reads to compute what an action's writes can do to pods, and
+// to verify them. It goes by what the action may write: see blast.Needs.
+func radius(a *action.Action) (rules []rbacv1.PolicyRule) {
+	writes := map[string]bool{}
+	for _, n := range a.Needs {
+		for _, res := range n.Resources {
+			for _, v := range n.Verbs {
+				writes[v+" "+res] = true
+			}
 		}
 	}
-	for _, need := range reads {
-		rules = merge(rules, need)
+	read := func(group, resource string, verbs ...string) {
+		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs})
+	}
+	scales := writes["update deployments/scale"] || writes["update statefulsets/scale"] || writes["update replicasets/scale"]
+	removes := writes["delete pods"] || writes["create pods/eviction"]
+	if scales || a.Rolls || removes {
+		read("", "pods", "list", "watch")
+		read("", "services", "list", "watch")
+	}
+	if scales || a.Rolls {
+		read("", "resourcequotas", "list", "watch")
+	}
+	if scales {
+		read("autoscaling", "horizontalpodautoscalers", "list", "watch")
+	}
+	if removes {
+		read("policy", "poddisruptionbudgets", "list", "watch")
+		read("", "nodes", "get") // whether a kubelet is there to confirm the end of a pod
+	}
+	if writes["patch nodes"] {
+		read("", "nodes", "watch") // its history, after an unknown outcome
 	}
 	return rules
 }
 
-// merge adds a rule, joining verbs on the same resources.
-func merge(rules []rbacv1.PolicyRule, r rbacv1.PolicyRule) []rbacv1.PolicyRule {
-	for i, have := range rules {
-		if slices.Equal(have.APIGroups, r.APIGroups) && slices.Equal(have.Resources, r.Resources) {
-			rules[i].Verbs = slices.Clone(have.Verbs)
-			for _, v := range r.Verbs {
-				if !slices.Contains(rules[i].Verbs, v) {
-					rules[i].Verbs = append(rules[i].Verbs, v)
-				}
+// Canonical joins rules: each resource with all its verbs once, resources of the same
+// verbs in one rule, in order of their names. Rules for named objects stay as they are.
+func Canonical(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
+	verbs := map[schema.GroupResource][]string{}
+	var out, named []rbacv1.PolicyRule
+	for _, r := range rules {
+		if len(r.ResourceNames) > 0 || len(r.NonResourceURLs) > 0 {
+			named = append(named, r)
+			continue
+		}
+		for _, group := range r.APIGroups {
+			for _, resource := range r.Resources {
+				k := schema.GroupResource{Group: group, Resource: resource}
+				verbs[k] = append(verbs[k], r.Verbs...)
 			}
-			return rules
 		}
 	}
-	return append(rules, r)
+	keys := make([]schema.GroupResource, 0, len(verbs))
+	for k := range verbs {
+		slices.Sort(verbs[k])
+		verbs[k] = slices.Compact(verbs[k])
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b schema.GroupResource) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Resource, b.Resource))
+	})
+	for _, k := range keys {
+		i := slices.IndexFunc(out, func(r rbacv1.PolicyRule) bool { return r.APIGroups[0] == k.Group && slices.Equal(r.Verbs, verbs[k]) })
+		if i >= 0 {
+			out[i].Resources = append(out[i].Resources, k.Resource)
+			continue
+		}
+		out = append(out, rbacv1.PolicyRule{APIGroups: []string{k.Group}, Resources: []string{k.Resource}, Verbs: verbs[k]})
+	}
+	return append(out, named...)
 }

@@ -180,11 +180,18 @@ func mutates(method string) bool {
 // of a proxied path may write as well as any POST.
 var connects = regexp.MustCompile(`/api/v1/(namespaces/[^/]+/(pods|services)|nodes)/[^/]+/(exec|attach|portforward|proxy)(/|$)`)
 
-// isReview knows the one POST that changes nothing: asking who we are, as a dry run.
+// isReview knows the POSTs that change nothing: asking who we are and what we may, as a
+// dry run.
 func (f *fence) isReview(req *http.Request) bool {
-	return req.Method == http.MethodPost &&
-		req.URL.Path == f.base+"/apis/authentication.k8s.io/v1/selfsubjectreviews" &&
-		req.URL.Query().Get("dryRun") == "All"
+	path, ok := strings.CutPrefix(req.URL.Path, f.base)
+	return ok && req.Method == http.MethodPost && reviews[path] && req.URL.Query().Get("dryRun") == "All"
+}
+
+// reviews are the paths of questions about ourselves.
+var reviews = map[string]bool{
+	"/apis/authentication.k8s.io/v1/selfsubjectreviews":      true,
+	"/apis/authorization.k8s.io/v1/selfsubjectaccessreviews": true,
+	"/apis/authorization.k8s.io/v1/selfsubjectrulesreviews":  true,
 }
 
 func readAll(req *http.Request) ([]byte, error) {

@@ -144,7 +144,7 @@ var refused = []struct {
 	{regexp.MustCompile(`^\.RESTClient$`), nil, "a raw client goes around the typed calls, which the dry run is the same as"},
 	{regexp.MustCompile(`\.(ProxyGet|GetEphemeralContainers|UpdateEphemeralContainers|Bind)$`), nil, "it reaches into a pod, or changes one around every gate"},
 	{regexp.MustCompile(`^\.Live\.Send$`), []string{"pkg/engine/steps.go:send"}, "one place sends, behind the claim and the last look"},
-	{regexp.MustCompile(`^\.Dry\.Send$`), []string{"pkg/engine/planning.go:start"}, "one place sends dry runs"},
+	{regexp.MustCompile(`^\.Dry\.Send$`), []string{"pkg/engine/planning.go:start", "pkg/app/doctor_rights.go:dryRun"}, "one place sends the dry runs of plans, one looks whether they are any"},
 	{regexp.MustCompile(`^os\.Exit$`), []string{"cmd/kube-write-mcp", "pkg/server/guard.go:withDefaults"}, "what is in flight would have no outcome line"},
 	{regexp.MustCompile(`^log\.`), nil, "log.Fatal ends the process; what is logged goes by slog"},
 	{regexp.MustCompile(`^fmt\.Print|^os\.Stdout$|^println$|^print$`), []string{"cmd/kube-write-mcp"}, "standard output is the protocol's"},

@@ -1,0 +1,171 @@
+package app
+
+import (
+	"bufio"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/kubewrite/kube-write-mcp/actions"
+)
+
+// objects are what a command prints.
+func objects(t *testing.T, args ...string) (out []runtime.Object) {
+	t.Helper()
+	code, stdout, stderr := run(args...)
+	if code != 0 {
+		t.Fatalf("%v: %s", args, stderr)
+	}
+	docs := yaml.NewYAMLReader(bufio.NewReader(strings.NewReader(stdout)))
+	for {
+		doc, err := docs.Read()
+		if err == io.EOF {
+			return out
+		}
+		o, _, err := scheme.Codecs.UniversalDeserializer().Decode(doc, nil, nil)
+		if err != nil {
+			t.Fatalf("%v in %s", err, doc)
+		}
+		out = append(out, o)
+	}
+}
+
+// granted are the rights that objects grant: namespace (of a Role), verb, resource, and
+// the names where it is about some alone.
+func granted(all []runtime.Object) (out []string) {
+	add := func(ns string, rules []rbacv1.PolicyRule) {
+		for _, r := range rules {
+			for _, resource := range r.Resources {
+				for _, verb := range r.Verbs {
+					out = append(out, strings.TrimSpace(ns+" "+verb+" "+resource+" "+strings.Join(r.ResourceNames, ",")))
+				}
+			}
+		}
+	}
+	for _, o := range all {
+		switch o := o.(type) {
+		case *rbacv1.ClusterRole:
+			add("*", o.Rules)
+		case *rbacv1.Role:
+			add(o.Namespace, o.Rules)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// TestRBAC: rights are no more than the policy's actions, namespaces and nodes need.
+func TestRBAC(t *testing.T) {
+	identity := []string{"* get namespaces"}
+	for _, tc := range []struct {
+		name string
+		args []string
+		want []string
+	}{
+		{"read only", []string{"--read-only"}, identity},
+		{"read only with everything else", []string{"--read-only", "--allow-nodes", "n1", "--actions", "scale,drain"}, identity},
+		{"a node action and no node", []string{"--actions", "drain"}, identity},
+		{"one action", []string{"--actions", "rollout_pause"}, []string{
+			"* get deployments", "* get namespaces", "* list deployments", "* patch deployments",
+		}},
+		{"one action in one namespace", []string{"--actions", "rollout_pause", "--allow-namespaces", "web,kube-system"}, []string{
+			"* get namespaces web,kube-system", "web get deployments", "web list deployments", "web patch deployments",
+		}},
+		{"named nodes", []string{"--actions", "uncordon", "--allow-nodes", "n2,n1"}, []string{
+			"* get namespaces", "* get nodes", "* list nodes", "* patch nodes n1,n2", "* watch nodes",
+		}},
+		{"nodes by their labels", []string{"--actions", "uncordon", "--allow-nodes", "n1", "--allow-node-selector", "pool=lab"}, []string{
+			"* get namespaces", "* get nodes", "* list nodes", "* patch nodes", "* watch nodes",
+		}},
+		{"a drain of one namespace's pods", []string{"--actions", "drain", "--allow-nodes", "n1", "--allow-namespaces", "web"}, []string{
+			"* get namespaces web,kube-system", "* get nodes", "* list nodes", "* list persistentvolumes", "* list pods", "* patch nodes n1", "* watch nodes", "* watch pods",
+			"web create pods/eviction", "web get daemonsets", "web get pods", "web list poddisruptionbudgets", "web list pods", "web list services",
+			"web watch poddisruptionbudgets", "web watch pods", "web watch services",
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, granted(objects(t, append([]string{"rbac"}, tc.args...)...))); diff != "" {
+				t.Errorf("rights (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestRBACDrainProtected: where a drain may reach into protected namespaces, it may evict
+// there and nothing else.
+func TestRBACDrainProtected(t *testing.T) {
+	policy := write(t, "policy", "drain_protected: true\nprotect_namespaces: [sys]\nallow_namespaces: [web]\nallow_nodes: [n1]\n")
+	for _, g := range granted(objects(t, "rbac", "--policy", policy)) {
+		if ns, rest, _ := strings.Cut(g, " "); ns == "sys" {
+			if verb, _, _ := strings.Cut(rest, " "); !slices.Contains([]string{"get", "list", "watch"}, verb) && rest != "create pods/eviction" {
+				t.Errorf("in a protected namespace it may %s", rest)
+			}
+		}
+	}
+	if got := granted(objects(t, "rbac", "--policy", policy)); !slices.Contains(got, "sys create pods/eviction") {
+		t.Errorf("it may not evict in a protected namespace: %v", got)
+	}
+}
+
+// TestPodArgs: the server's pod is started with flags that this binary has, and comes to
+// the policy that was given here.
+func TestPodArgs(t *testing.T) {
+	policy := write(t, "policy", "max_replicas: 7\n")
+	all := objects(t, "manifests", "--allow-write", "--policy", policy, "--allow-namespaces", "a,b", "--ttl", "60s", "--kubeconfig", "mine", "--context", "mine", "--cluster-name", "prod")
+	var d *appsv1.Deployment
+	var m *corev1.ConfigMap
+	for _, o := range all {
+		switch o := o.(type) {
+		case *appsv1.Deployment:
+			d = o
+		case *corev1.ConfigMap:
+			m = o
+		}
+	}
+	args := d.Spec.Template.Spec.Containers[0].Args
+	want := []string{
+		"serve", "--allow-namespaces=a,b", "--allow-write=true", "--cluster-name=prod", "--policy=/etc/kube-write-mcp/policy.yaml", "--state-dir=/state/kube-write-mcp", "--ttl=1m0s",
+	}
+	if diff := cmp.Diff(want, args); diff != "" {
+		t.Errorf("args (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]string{"policy.yaml": "max_replicas: 7\n"}, m.Data); diff != "" {
+		t.Errorf("policy file (-want +got):\n%s", diff)
+	}
+	serve, rest, err := newCommand(nil, actions.All()).Find(args)
+	if err != nil || serve.Name() != "serve" {
+		t.Fatalf("%v starts %s: %v", args, serve.Name(), err)
+	}
+	if err := serve.ParseFlags(rest); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPlaceNames: names that cannot be are refused before anything is printed.
+func TestPlaceNames(t *testing.T) {
+	for _, args := range [][]string{
+		{"rbac", "--namespace", "Kube"}, {"admission", "--service-account", "a b"}, {"manifests", "--namespace", ""},
+		{"admission", "--plan-only", "--policy", "none"}, {"manifests", "--policy", "none"},
+	} {
+		if code, stdout, stderr := run(args...); code != 1 || stdout != "" || stderr == "" {
+			t.Errorf("%v: code %d, stdout %q, stderr %q", args, code, stdout, stderr)
+		}
+	}
+}
+
+// TestAdmissionUser: a policy can hold a person's credential as well; a name is data.
+func TestAdmissionUser(t *testing.T) {
+	_, stdout, _ := run("admission", "--plan-only", "--user", `alice" || true || "`)
+	if !strings.Contains(stdout, `request.userInfo.username == "alice\" || true || \""`) {
+		t.Error(stdout)
+	}
+}

@@ -222,6 +222,24 @@ func TestChangesStop(t *testing.T) {
 			}
 		})
 	}
+	t.Run("a request that fails", func(t *testing.T) {
+		t.Parallel()
+		ns, args := threeWorkloads(t)
+		s := start(t, wide...)
+		confirmed := s.Plan("changes", args)
+		s.Proxy.Before(func(r *harness.Request, w http.ResponseWriter) bool {
+			if !r.Mutates() || !strings.HasSuffix(r.Path, "/b/scale") {
+				return true
+			}
+			w.WriteHeader(http.StatusForbidden)
+			return false
+		})
+		got := s.Must("changes", confirmed)
+		harness.Tells(t, got, "FAILED changes: ", "1 of 3 calls are done; it stopped at 2 scale deployment "+ns+"/b", "scale deployment "+ns+"/b: not applied (403)", "patch deployment "+ns+"/c: not sent")
+		if d := cmp.Diff([]string{"a 3", "b 2", "c 2"}, shape(t, ns)); d != "" {
+			t.Error(d)
+		}
+	})
 	t.Run("before the first one nothing is sent", func(t *testing.T) {
 		t.Parallel()
 		ns, args := threeWorkloads(t)
@@ -301,6 +319,8 @@ func TestChangesRefused(t *testing.T) {
 			want: []string{"steps[1]: deployment " + ns + "/cc not found"}},
 		"too much of one owner in sum": {args: steps(evict("four", 0), evict("four", 1), evict("four", 2)), code: "needs_person", reads: true,
 			want: []string{"Deployment/" + ns + "/four: 3 of 4 ready pods may be missing at once: 75 % at risk"}},
+		"too large a step of one": {args: steps(all[0], step("scale", of(ns, "deployment", "four").With("replicas", 1))), code: "blast_limit", reads: true,
+			want: []string{"Deployment/" + ns + "/four: 3 of 4 ready pods may be missing at once: 75 % at risk", "the largest step that passes is replicas: 2"}},
 		"too much of a budget in sum": {args: steps(evict("held", 0), evict("held", 1)), code: "blast_limit", reads: true,
 			want: []string{"pdb/held allows 1 disruption now (6 healthy, 5 needed), and this plan needs 2 at once"}},
 		"too many for the rate": {args: args, flags: []string{"--writes-per-minute", "2"}, code: "cap_exceeded", reads: true,

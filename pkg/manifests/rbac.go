@@ -23,7 +23,7 @@ func RBAC(c Config) []any {
 	for _, r := range c.Rules {
 		for _, resource := range clusterScoped {
 			var above rbacv1.PolicyRule
-			if above, r = part(r, resource); resource == "namespaces" && !slices.Contains(r.Verbs, "list") {
+			if above, r = part(r, resource); resource == "namespaces" { // listed by name, too
 				above.ResourceNames = append(c.allowed(), metav1.NamespaceSystem) // its UID is the cluster's identity
 			}
 			cluster = add(cluster, above)

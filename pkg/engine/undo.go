@@ -177,5 +177,5 @@ func PlanIDSchema() (*jsonschema.Schema, error) { return action.SchemaOf[planArg
 
 // planArgs are the arguments of a tool about one plan.
 type planArgs struct {
-	Plan string `json:"plan" jsonschema:"the plan's id, the first 10 characters of the code in its phrase"`
+	Plan string `json:"plan" jsonschema:"its id, the first 10 characters of its phrase's code"`
 }

@@ -21,7 +21,7 @@ import (
 // paging is embedded by the arguments of lists.
 type paging struct {
 	Limit    int32  `json:"limit,omitempty" jsonschema:"rows; 50 by default"`
-	Continue string `json:"continue,omitempty" jsonschema:"from the page before, other arguments unchanged"`
+	Continue string `json:"continue,omitempty" jsonschema:"of the page before, same arguments"`
 }
 
 func (p paging) rows() int {

@@ -170,7 +170,7 @@ func Bound(s *jsonschema.Schema) {
 
 // scoped is embedded by arguments that may leave the namespace out.
 type scoped struct {
-	Namespace string `json:"namespace,omitempty" jsonschema:"exact name; else all in scope"`
+	Namespace string `json:"namespace,omitempty" jsonschema:"else all in scope"`
 }
 
 func (s scoped) Scope() plan.Scope { return plan.Scope{Namespace: s.Namespace} }

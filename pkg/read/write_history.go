@@ -23,7 +23,7 @@ type writeHistoryArgs struct {
 	Node    string `json:"node,omitempty" jsonschema:"exact name"`
 	Plan    string `json:"plan,omitempty" jsonschema:"id of a plan"`
 	Action  string `json:"action,omitempty" jsonschema:"such as scale, with its plans"`
-	Outcome string `json:"outcome,omitempty" jsonschema:"event or code, such as execute, FAILED, blast_limit"`
+	Outcome string `json:"outcome,omitempty" jsonschema:"event or code, as execute, blast_limit"`
 	Since   int32  `json:"since_seconds,omitempty" jsonschema:"of the last seconds"`
 	paging
 }

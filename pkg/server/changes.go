@@ -19,7 +19,7 @@ func (t tools) changes() ([]mcpserver.ServerTool, error) {
 		return nil, err
 	}
 	planTool, err := tool("plan_"+plan.ChangesTool, "Plan: several changes as one",
-		"Changes nothing. Plans up to 20 calls of the other write tools, each on an object of its own, as one: dry-run each, gated on the sum. Gives radius, undo and one confirm phrase.",
+		"Changes nothing. Plans up to 20 calls, each an action on an object of its own, as one, gated on the sum. Gives radius, undo and one confirm phrase.",
 		in, changesOutput, hints{readOnly: true})
 	if err != nil {
 		return nil, err
@@ -36,7 +36,7 @@ func (t tools) changes() ([]mcpserver.ServerTool, error) {
 	}
 	confirmed := action.Confirmed(in.CloneSchemas())
 	confirmed.Properties["steps"].Items.Properties["action"].Enum = nil // can only be repeated
-	writeTool, err := tool(plan.ChangesTool, "Make several changes", "Makes the changes of one plan in order and ends at the first that differs or fails, only as plan_changes described them.",
+	writeTool, err := tool(plan.ChangesTool, "Make several changes", "Makes several calls, each an action on an object of its own, in order, up to the first that differs. Only as plan_changes described it.",
 		confirmed, executionOutput, hints{destructive: true, user: true})
 	return append(out, mcpserver.ServerTool{Tool: writeTool, Handler: t.handle(nil, func(ctx context.Context, c engine.Call) (answer, error) {
 		got, err := t.engine.ExecuteChanges(ctx, c, confirmed)

@@ -144,7 +144,7 @@ func (t tools) undo() ([]mcpserver.ServerTool, error) {
 		return nil, err
 	}
 	planTool, err := tool("plan_"+plan.UndoTool, "Plan: undo an executed plan",
-		"Changes nothing. Plans the inverse of an executed plan from the state on record before it, exempt from the blast limit. Gives radius, undo and confirm phrase.",
+		"Changes nothing. Plans the inverse of an executed plan, exempt from the blast limit. Gives radius, undo and confirm phrase.",
 		in, planOutput, hints{readOnly: true})
 	if err != nil {
 		return nil, err

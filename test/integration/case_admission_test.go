@@ -2,7 +2,9 @@ package integration
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -168,8 +170,9 @@ func TestCase_AD_06(t *testing.T) {
 	t.Parallel()
 	b := newWorkbench(t)
 	s := start(t, append(wide, "--verify-timeout", "1s")...)
-	for action, args := range b.calls() {
-		s.Do(action, args)
+	calls := b.calls()
+	for _, action := range slices.Backward(slices.Sorted(maps.Keys(calls))) { // rollout_pause after those that it refuses
+		s.Do(action, calls[action])
 	}
 	dry, live := 0, 0
 	for _, r := range s.Proxy.Requests(func(r harness.Request) bool {

@@ -78,7 +78,7 @@ func TestRequiresUser(t *testing.T) {
 			got = append(got, tool.Name)
 		}
 	}
-	if !slices.Equal(got, []string{"delete_pod", "drain"}) {
+	if !slices.Equal(got, []string{"changes", "delete_pod", "drain"}) {
 		t.Errorf("tools that require the user are %v", got)
 	}
 }

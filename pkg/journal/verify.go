@@ -144,6 +144,11 @@ func (v *verifier) order(e *entry) error {
 		}
 		v.plans[e.Plan] = &history{attempts: map[[2]int]bool{}}
 		return nil
+	case EventAdopted: // its claim and its intents may be in another replica's file
+		if h == nil {
+			v.plans[e.Plan] = &history{attempts: map[[2]int]bool{}, lossy: true}
+		}
+		return nil
 	case EventIntent, EventStep, EventExecute, EventUnknown, EventReconciled:
 	default:
 		return nil

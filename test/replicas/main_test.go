@@ -164,6 +164,23 @@ func objects(c *kube.LedgerClient) interface {
 	return kube.LedgerObjects(c, "writes", func() *cluster.Write { return &cluster.Write{} }, func() *cluster.WriteList { return &cluster.WriteList{} })
 }
 
+func approvals(c *kube.LedgerClient) interface {
+	Create(context.Context, *cluster.Approval, metav1.CreateOptions) (*cluster.Approval, error)
+} {
+	return kube.LedgerObjects(c, "approvals", func() *cluster.Approval { return &cluster.Approval{} }, func() *cluster.ApprovalList { return &cluster.ApprovalList{} })
+}
+
+func budgets(c *kube.LedgerClient) interface {
+	Get(context.Context, string, metav1.GetOptions) (*cluster.RateBudget, error)
+	UpdateStatus(context.Context, *cluster.RateBudget, metav1.UpdateOptions) (*cluster.RateBudget, error)
+	Delete(context.Context, string, metav1.DeleteOptions) error
+} {
+	return kube.LedgerObjects(c, "ratebudgets", func() *cluster.RateBudget { return &cluster.RateBudget{} }, func() *cluster.RateBudgetList { return &cluster.RateBudgetList{} })
+}
+
+// serverAccount is that of every replica.
+func serverAccount(t *testing.T) *rest.Config { return harness.Account(t, cp) }
+
 // one gives the only Write of the ledger.
 func (l shared) one() *cluster.Write {
 	l.t.Helper()
@@ -230,3 +247,15 @@ func wantSame(t *testing.T, first, again harness.Execution) {
 	}
 }
 
+func scaleWeb(t *testing.T, ns string, n int32) {
+	t.Helper()
+	deployments := cp.Client.AppsV1().Deployments(ns)
+	s, err := deployments.GetScale(t.Context(), "web", metav1.GetOptions{})
+	if err == nil {
+		s.Spec.Replicas = n
+		_, err = deployments.UpdateScale(t.Context(), "web", s, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -31,7 +32,16 @@ import (
 
 var cp *lab.Lab
 
+// together is how many tests run at once: nearly all of them wait until a replica counts as
+// dead, and until what it sent can come no more.
+const together = "20"
+
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", together); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	lab.Main(m, lab.Options{}, func(l *lab.Lab) {
 		cp = l
 		if _, err := envtest.InstallCRDs(l.Config, envtest.CRDInstallOptions{CRDs: cluster.CRDs()}); err != nil {
@@ -96,6 +106,16 @@ func newLedger(t *testing.T) shared {
 	return l
 }
 
+// ring is the key file as a replica has it.
+func (l shared) ring() *journal.Keyring {
+	l.t.Helper()
+	keys, err := journal.ReadKeys(filepath.Join(l.options().State, "keys.json"), time.Now)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return keys
+}
+
 // client reaches the ledger's objects with any account.
 func (l shared) client(cfg *rest.Config) *kube.LedgerClient {
 	l.t.Helper()
@@ -117,7 +137,6 @@ func (l shared) options(args ...string) harness.Options {
 	if err := os.WriteFile(keys, l.keys, 0o600); err != nil {
 		l.t.Fatal(err)
 	}
-	l.t.Cleanup(func() { verified(l.t, state) })
 	quick := append([]string{"--ledger", "cluster", "--ledger-namespace", l.namespace, "--key-file", keys, "--verify-timeout", "1s"}, harness.Wide...)
 	return harness.Options{State: state, Args: append(quick, args...)}
 }
@@ -125,7 +144,9 @@ func (l shared) options(args ...string) harness.Options {
 // start runs a replica in this process.
 func (l shared) start(args ...string) *harness.Server {
 	l.t.Helper()
-	return harness.Start(l.t, cp, l.options(args...))
+	o := l.options(args...)
+	l.t.Cleanup(func() { verified(l.t, o.State) })
+	return harness.Start(l.t, cp, o)
 }
 
 // spawn runs a replica as a process of its own.
@@ -135,7 +156,9 @@ func (l shared) spawn(args ...string) *harness.Server {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	return harness.Spawn(l.t, cp, bin, l.options(args...))
+	o := l.options(args...)
+	l.t.Cleanup(func() { verified(l.t, o.State) })
+	return harness.Spawn(l.t, cp, bin, o)
 }
 
 // verified verifies a replica's journal as `audit verify` does.
@@ -166,6 +189,7 @@ func objects(c *kube.LedgerClient) interface {
 
 func approvals(c *kube.LedgerClient) interface {
 	Create(context.Context, *cluster.Approval, metav1.CreateOptions) (*cluster.Approval, error)
+	Delete(context.Context, string, metav1.DeleteOptions) error
 } {
 	return kube.LedgerObjects(c, "approvals", func() *cluster.Approval { return &cluster.Approval{} }, func() *cluster.ApprovalList { return &cluster.ApprovalList{} })
 }

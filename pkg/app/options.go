@@ -67,7 +67,7 @@ func (o *options) addServe(f *pflag.FlagSet) {
 	f.StringVar(&o.execCredentials, "exec-credentials", "allow", "allow or deny the kubeconfig's credential plugins")
 	f.DurationVar(&o.verifyWait, "verify-wait", 45*time.Second, "how long a call waits for the verdict before it answers verifying")
 	f.DurationVar(&o.verifyTimeout, "verify-timeout", 120*time.Second, "how long verification goes on")
-	f.StringVar(&o.ledger, "ledger", ledgerFile, "file, or cluster: where plans are claimed that several replicas share")
+	f.StringVar(&o.ledger, "ledger", ledgerFile, "where plans are claimed: file, or cluster for several replicas")
 	f.StringVar(&o.ledgerNamespace, "ledger-namespace", "", "`namespace` of the cluster ledger; else the pod's own")
 	f.BoolVar(&o.quiet, "quiet", false, "nothing on stderr but errors")
 

@@ -83,6 +83,7 @@ type history struct {
 	attempts map[[2]int]bool // by Step and attempt: whether it has an outcome
 	done     bool
 	lossy    bool
+	adopted  bool // another replica planned it
 }
 
 func (v *verifier) line(_ []byte, e *entry, at span) error {
@@ -144,9 +145,9 @@ func (v *verifier) order(e *entry) error {
 		}
 		v.plans[e.Plan] = &history{attempts: map[[2]int]bool{}}
 		return nil
-	case EventAdopted: // its claim and its intents may be in another replica's file
+	case EventAdopted: // what another replica claimed may be settled by this one
 		if h == nil {
-			v.plans[e.Plan] = &history{attempts: map[[2]int]bool{}, lossy: true}
+			v.plans[e.Plan] = &history{attempts: map[[2]int]bool{}, adopted: true}
 		}
 		return nil
 	case EventIntent, EventStep, EventExecute, EventUnknown, EventReconciled:
@@ -175,7 +176,7 @@ func (v *verifier) order(e *entry) error {
 		h.attempts[attempt] = false
 		return nil
 	}
-	if h.claim == "" && !h.lossy {
+	if h.claim == "" && !h.lossy && !(h.adopted && e.Event == EventReconciled) {
 		return fmt.Errorf("plan %s has an outcome and no intent before it", e.Plan)
 	}
 	switch e.Event {

@@ -113,10 +113,23 @@ func (c *Cluster) get(ctx context.Context, id string) (*Write, error) {
 	return w, c.check(w)
 }
 
-// missing tells an object that is not there from definitions that are not.
+// missing tells an object that is not there from definitions that are not: for those the
+// API server has no words of its own.
 func missing(err error) error {
-	if st, ok := errors.AsType[*apierrors.StatusError](err); ok && (st.Status().Details == nil || st.Status().Details.Name == "") {
-		return &failed{"the API server does not have its definitions", err}
+	if apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
+		return &failed{"the API server does not have its definitions, which are to be applied first", err}
+	}
+	return nil
+}
+
+// maxSkew is how far this replica's clock may be off the API server's: expiry and rates are
+// measured by it.
+const maxSkew = time.Minute
+
+// onTime checks this clock by when the API server says that it made something just now.
+func (c *Cluster) onTime(made metav1.Time) error {
+	if off := c.now().Sub(made.Time); off.Abs() > maxSkew {
+		return fmt.Errorf("the clock here is %s off the API server's: set it right", off.Round(time.Second))
 	}
 	return nil
 }
@@ -149,6 +162,9 @@ func (c *Cluster) create(ctx context.Context, w *Write) error {
 	})
 	if err != nil {
 		return &failed{"plan " + w.Name + " cannot be put on record", err}
+	}
+	if err := c.onTime(made.CreationTimestamp); err != nil {
+		return err
 	}
 	made.Status = status
 	_, err = c.update(ctx, made)

@@ -46,13 +46,21 @@ type beat struct {
 	seen    time.Time // with the monotonic clock
 }
 
-// Live says to all replicas that this one is alive, until release, or until it dies.
+// Live says to all replicas that this one is alive, until release, or until it dies. It
+// fails where the ledger cannot be reached, or is not there, or this clock is wrong.
 func (c *Cluster) Live() (release func(), err error) {
 	ctx, stop := context.WithCancel(context.Background())
 	leases := c.client.Leases.Leases(c.client.Namespace)
-	if err := c.beat(ctx); err != nil {
+	first, cancel := context.WithTimeout(ctx, decideFor)
+	defer cancel()
+	if _, err = c.budget(first); err == nil {
+		if err = c.beat(first); err != nil {
+			err = &failed{"this replica's lease cannot be made", err}
+		}
+	}
+	if err != nil {
 		stop()
-		return nil, &failed{"this replica's lease cannot be made", err}
+		return nil, err
 	}
 	done := make(chan struct{})
 	go func() {
@@ -84,11 +92,14 @@ func (c *Cluster) beat(ctx context.Context) error {
 	l, err := leases.Get(ctx, leaseName(c.inst), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		seconds := int32(deadAfter / time.Second)
-		_, err = leases.Create(ctx, &coordinationv1.Lease{
+		l, err = leases.Create(ctx, &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{Name: leaseName(c.inst), Labels: map[string]string{replicaLabel: c.inst}},
 			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &c.inst, LeaseDurationSeconds: &seconds, RenewTime: &now},
 		}, metav1.CreateOptions{})
-		return err
+		if err != nil {
+			return err
+		}
+		return c.onTime(l.CreationTimestamp)
 	}
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"time"
 
@@ -26,6 +27,15 @@ type shared struct {
 	journal  engine.Journal
 	release  func()                                   // says that this process is gone
 	maintain func(ctx context.Context, settle func()) // until ctx ends
+}
+
+// replica is the name that this one's checkpoints bear, the pod's; "" where the file is all
+// there is.
+func (o *options) replica() (string, error) {
+	if o.ledger != ledgerCluster {
+		return "", nil
+	}
+	return os.Hostname()
 }
 
 // shared opens the ledger: the file itself, or the objects in the cluster with the file

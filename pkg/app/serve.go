@@ -57,7 +57,11 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	j, err := journal.Open(journal.Options{Dir: dir, Path: o.audit, Keys: keys, Now: time.Now, Inst: inst})
+	replica, err := o.replica()
+	if err != nil {
+		return err
+	}
+	j, err := journal.Open(journal.Options{Dir: dir, Path: o.audit, Keys: keys, Now: time.Now, Inst: inst, Replica: replica})
 	if err != nil {
 		return err
 	}

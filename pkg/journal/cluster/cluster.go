@@ -195,6 +195,9 @@ func kindOf(l *journal.Line) kind {
 func (c *Cluster) Append(decide func(*journal.Ledger) ([]*journal.Line, error)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), decideFor)
 	defer cancel()
+	if err := c.file.Sealed(); err != nil {
+		return err // before anything is claimed
+	}
 	own := ""
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
 		v := c.look(ctx)

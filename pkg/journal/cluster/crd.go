@@ -143,7 +143,7 @@ func CRDs() []*apiextensionsv1.CustomResourceDefinition {
 	used := list(object([]string{"cluster", "at"}, props{"plan": text(16), "cluster": text(128), "at": number()}), maxUsed)
 	budgetStatus := object([]string{"serial", "writes", "calls", "seen", "kid", "mac"}, props{
 		"serial": number(), "writes": used, "calls": used,
-		"seen": list(object([]string{"uid", "ready", "at"}, props{"uid": text(256), "ready": number(), "at": number()}), maxSeen),
+		"seen": list(object([]string{"uid", "ready", "at"}, props{"uid": text(512), "ready": number(), "at": number()}), maxSeen),
 		"kid":  text(32), "mac": text(64),
 	})
 	budget := definition(budgets, "RateBudget", "kwb", object(nil, props{"status": budgetStatus}), apiextensionsv1.ValidationRules{

@@ -54,7 +54,7 @@ func (c *Cluster) Live() (release func(), err error) {
 	first, cancel := context.WithTimeout(ctx, decideFor)
 	defer cancel()
 	if _, err = c.budget(first); err == nil {
-		if err = c.beat(first); err != nil {
+		if err = c.enlist(first); err != nil {
 			err = &failed{"this replica's lease cannot be made", err}
 		}
 	}
@@ -86,24 +86,30 @@ func (c *Cluster) Live() (release func(), err error) {
 	}, nil
 }
 
-// beat makes or renews this replica's lease.
-func (c *Cluster) beat(ctx context.Context) error {
-	leases, now := c.client.Leases.Leases(c.client.Namespace), metav1.NewMicroTime(c.now())
-	l, err := leases.Get(ctx, leaseName(c.inst), metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		seconds := int32(deadAfter / time.Second)
-		l, err = leases.Create(ctx, &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Name: leaseName(c.inst), Labels: map[string]string{replicaLabel: c.inst}},
-			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &c.inst, LeaseDurationSeconds: &seconds, RenewTime: &now},
-		}, metav1.CreateOptions{})
-		if err != nil {
-			return err
-		}
-		return c.onTime(l.CreationTimestamp)
-	}
+// enlist makes this replica's lease, which nobody else may have.
+func (c *Cluster) enlist(ctx context.Context) error {
+	now, seconds := metav1.NewMicroTime(c.now()), int32(deadAfter/time.Second)
+	l, err := c.client.Leases.Leases(c.client.Namespace).Create(ctx, &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: leaseName(c.inst), Labels: map[string]string{replicaLabel: c.inst}},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &c.inst, LeaseDurationSeconds: &seconds, RenewTime: &now},
+	}, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
+	return c.onTime(l.CreationTimestamp)
+}
+
+// beat renews this replica's lease, and makes it anew where somebody took it away.
+func (c *Cluster) beat(ctx context.Context) error {
+	leases := c.client.Leases.Leases(c.client.Namespace)
+	l, err := leases.Get(ctx, leaseName(c.inst), metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return c.enlist(ctx)
+	case err != nil:
+		return err
+	}
+	now := metav1.NewMicroTime(c.now())
 	l.Spec.RenewTime = &now
 	_, err = leases.Update(ctx, l, metav1.UpdateOptions{})
 	return err

@@ -72,6 +72,7 @@ func looks(s *harness.Server) func(harness.Request) bool {
 // with the ledger and with the target. Another one is then asked with the same phrase: there
 // is at most one effect, and the first result is the truth, and stays.
 func TestKilled(t *testing.T) {
+	t.Parallel()
 	result := func(r harness.Request) bool { return updates(r, `"state":"Executed"`) }
 	for _, tc := range []struct {
 		name   string

@@ -15,6 +15,7 @@ import (
 // good for. It sends nothing when it goes on, whether another one has settled its plan by
 // then or not.
 func TestPaused(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name   string
 		ask    bool // the other is asked until it has settled it

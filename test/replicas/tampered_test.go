@@ -2,14 +2,17 @@ package replicas
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubewrite/kube-write-mcp/pkg/journal"
 	"github.com/kubewrite/kube-write-mcp/pkg/journal/cluster"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/test/harness"
+	"github.com/kubewrite/kube-write-mcp/test/stdio"
 )
 
 // TestTampered: another user deletes, edits, strips or puts back what is in the ledger. The
@@ -115,6 +118,46 @@ func TestTampered(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestDeletedUnderWay deletes the record of a plan between its claim and its request. What
+// is on its way goes out, nothing more does, and its outcome stands in its replica's file.
+func TestDeletedUnderWay(t *testing.T) {
+	l := newLedger(t)
+	_, scale := newWeb(t)
+	s, other := l.start(), l.start()
+	args := s.Plan("scale", scale)
+	claimed, goOn := hold(t, s.Proxy, true, false, looks(s))
+	_, reply, err := s.Send("tools/call", map[string]any{"name": "scale", "arguments": args})
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the last look", claimed)
+	if err := objects(l.admin).Delete(t.Context(), l.one().Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	goOn()
+	got, err := stdio.Parse(<-reply)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if harness.Code(got) != "record_missing" {
+		t.Errorf("code %q: %s", harness.Code(got), got.Text)
+	}
+	if got := other.Must("scale", args); harness.Code(got) != "unknown_phrase" {
+		t.Errorf("the other: code %q: %s", harness.Code(got), got.Text)
+	}
+	if w := append(s.Proxy.Requests(toWeb), other.Proxy.Requests(toWeb)...); len(w) != 1 {
+		t.Errorf("sent %+v, want one scale", w)
+	}
+	if e := harness.Events(t, s.State); !slices.Contains(e, journal.EventExecute) {
+		t.Errorf("its file has %q, and no outcome", e)
+	}
+}
+
+// toWeb tells a write to the Deployment.
+func toWeb(r harness.Request) bool {
+	return r.Mutates() && strings.Contains(r.Path, "/deployments/web")
 }
 
 // TestBudgetTampered: nobody gets a new budget by what he does to the object.

@@ -46,6 +46,7 @@ type Cluster struct {
 	budgets   *gentype.ClientWithList[*RateBudget, *RateBudgetList]
 	approvals *gentype.ClientWithList[*Approval, *ApprovalList]
 
+	turn  sync.Mutex
 	mu    sync.Mutex
 	ended map[*journal.Line]bool // in the file, and not yet in their Write
 	peers map[string]beat
@@ -198,7 +199,7 @@ func (c *Cluster) Append(decide func(*journal.Ledger) ([]*journal.Line, error)) 
 	if err := c.file.Sealed(); err != nil {
 		return err // before anything is claimed
 	}
-	own := ""
+	own, again := "", false
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
 		v := c.look(ctx)
 		v.own = own
@@ -237,6 +238,11 @@ func (c *Cluster) Append(decide func(*journal.Ledger) ([]*journal.Line, error)) 
 		}
 		if i := slices.IndexFunc(lines, func(l *journal.Line) bool { return l.Event == journal.EventIntent }); i >= 0 {
 			own = lines[i].Plan
+		}
+		if !again { // who tries again has the turn in this process: one of them gets through
+			again = true
+			c.turn.Lock()
+			defer c.turn.Unlock()
 		}
 		select {
 		case <-ctx.Done():

@@ -52,7 +52,7 @@ var rows = map[int]struct {
 		"test/replicas.TestHundredCalls", "test/replicas.TestClaimLost", "test/replicas.TestClaimOfAnother", "test/replicas.TestKilled", "test/replicas.TestSettledUnasked", "test/replicas.TestTakenForDead",
 	}, ""},
 	27: {"owner paused after its claim", []string{"test/faults.TestFault_27_PausedAfterTheClaim", "test/replicas.TestPaused"}, ""},
-	28: {"ledger object deleted or edited", []string{"test/replicas.TestTampered", "test/replicas.TestBudgetTampered", "test/replicas.TestTransitions", "test/replicas.TestForbidden"}, ""},
+	28: {"ledger object deleted or edited", []string{"test/replicas.TestTampered", "test/replicas.TestDeletedUnderWay", "test/replicas.TestBudgetTampered", "test/replicas.TestTransitions", "test/replicas.TestForbidden"}, ""},
 	29: {"journal changed on the disk", []string{
 		"pkg/journal.TestTampering", "pkg/journal.TestVerifyTampering", "pkg/journal.TestCheckpointTampering", "pkg/journal.TestOpenAgainstCheckpoint",
 		"pkg/journal.TestSegmentsAreChanged", "pkg/journal.TestFileChangesUnderLiveProcess", "test/integration.TestRecordDamaged",

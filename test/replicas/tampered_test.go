@@ -141,7 +141,7 @@ func TestDeletedUnderWay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if harness.Code(got) != "record_missing" {
+	if harness.Code(got) != "audit_unavailable" {
 		t.Errorf("code %q: %s", harness.Code(got), got.Text)
 	}
 	if got := other.Must("scale", args); harness.Code(got) != "unknown_phrase" {

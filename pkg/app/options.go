@@ -37,6 +37,7 @@ type options struct {
 	execCredentials                  string
 
 	stateDir, audit, keyFile  string
+	ledger, ledgerNamespace   string
 	verifyWait, verifyTimeout time.Duration
 	quiet                     bool
 
@@ -68,6 +69,8 @@ func (o *options) addServe(f *pflag.FlagSet) {
 	f.StringVar(&o.execCredentials, "exec-credentials", "allow", "allow or deny the kubeconfig's credential plugins")
 	f.DurationVar(&o.verifyWait, "verify-wait", 45*time.Second, "how long a call waits for the verdict before it answers verifying, or for a person")
 	f.DurationVar(&o.verifyTimeout, "verify-timeout", 120*time.Second, "how long verification goes on")
+	f.StringVar(&o.ledger, "ledger", ledgerFile, "where plans are claimed: file, or cluster for several replicas")
+	f.StringVar(&o.ledgerNamespace, "ledger-namespace", "", "`namespace` of the cluster ledger; else the pod's own")
 	f.BoolVar(&o.quiet, "quiet", false, "nothing on stderr but errors")
 
 	policy := pflag.NewFlagSet("policy", pflag.ContinueOnError)

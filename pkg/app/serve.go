@@ -45,8 +45,10 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	if cluster.namespace != "" && !slices.Contains(policy.ProtectNamespaces, cluster.namespace) {
-		policy.ProtectNamespaces = append(policy.ProtectNamespaces, cluster.namespace) // the server's own
+	for _, own := range []string{cluster.namespace, o.ledgerNamespace} { // the server's own
+		if own != "" && !slices.Contains(policy.ProtectNamespaces, own) {
+			policy.ProtectNamespaces = append(policy.ProtectNamespaces, own)
+		}
 	}
 	inst, err := instance()
 	if err != nil {
@@ -56,7 +58,11 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	j, err := journal.Open(journal.Options{Dir: dir, Path: o.audit, Keys: keys, Now: time.Now, Inst: inst})
+	replica, err := o.replica()
+	if err != nil {
+		return err
+	}
+	j, err := journal.Open(journal.Options{Dir: dir, Path: o.audit, Keys: keys, Now: time.Now, Inst: inst, Replica: replica})
 	if err != nil {
 		return err
 	}
@@ -70,6 +76,11 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	defer release()
+	shared, err := o.shared(cluster, j, keys, inst, log)
+	if err != nil {
+		return err
+	}
+	defer shared.release()
 	clients, err := kube.New(cluster.config, version(), time.Now, log)
 	if err != nil {
 		return err
@@ -82,7 +93,7 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 	e := engine.New(engine.Config{
 		Policy: policy, Actions: o.actions, Label: cluster.label, Principal: who, Inst: inst,
 		VerifyWait: o.verifyWait, VerifyTimeout: o.verifyTimeout, Log: log,
-	}, clients, j, keys, time.Now, rand.Reader)
+	}, clients, shared.journal, keys, time.Now, rand.Reader)
 	reads := read.Cluster{
 		API: clients.Read, Journal: j, Label: cluster.label, Principal: who, Redact: keys.Redact, Excluded: policy.Excluded, Now: time.Now,
 	}
@@ -102,7 +113,7 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 			log.Error("the audit log does not verify", "err", err)
 		}
 	})
-	work.Go(e.Settle)
+	work.Go(func() { shared.maintain(background, e.Settle) })
 	log.Info("serving MCP on stdio", "cluster", cluster.label, "write", o.allowWrite, "state", dir)
 	return server.ServeStdio(cmd.Context(), s, o.stdin, cmd.OutOrStdout(), server.GuardOptions{OnStop: e.Stop, Finish: e.Wait, Log: log})
 }

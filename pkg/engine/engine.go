@@ -39,11 +39,21 @@ type Config struct {
 	Log           *slog.Logger
 }
 
+// Journal is the record that an Engine writes and decides by: a file, or the ledger that
+// replicas share. All of it is as *journal.Journal says.
+type Journal interface {
+	Append(decide func(*journal.Ledger) ([]*journal.Line, error)) error
+	View(see func(*journal.Ledger) error) error
+	Record(id string) (*plan.Plan, error)
+	Result(id string) (json.RawMessage, error)
+	Alive(inst string) bool
+}
+
 // Engine plans and executes for one cluster.
 type Engine struct {
 	cfg     Config
 	k       *kube.Clients
-	j       *journal.Journal
+	j       Journal
 	keys    *journal.Keyring
 	now     func() time.Time
 	wall    func() time.Time // what the journal's lines are stamped with: its windows are measured by it
@@ -62,7 +72,7 @@ type Engine struct {
 }
 
 // New makes an Engine; it sends nothing.
-func New(cfg Config, k *kube.Clients, j *journal.Journal, keys *journal.Keyring, now func() time.Time, random io.Reader) *Engine {
+func New(cfg Config, k *kube.Clients, j Journal, keys *journal.Keyring, now func() time.Time, random io.Reader) *Engine {
 	e := &Engine{cfg: cfg, k: k, j: j, keys: keys, now: (&clock{wall: now}).now, wall: now, random: random}
 	e.stop, e.stopped = context.WithCancel(context.Background())
 	return e

@@ -233,7 +233,13 @@ func (x *execution) run(ctx context.Context) (*Execution, error) {
 	if caller.Err() != nil {
 		return nil, errAbandoned
 	}
-	return x.execute(ctx, got, d)
+	done, err := x.execute(ctx, got, d)
+	if errors.Is(err, errBusy) { // another process claimed it just now
+		if other := x.awaitOpen(ctx); other != nil {
+			err = other
+		}
+	}
+	return done, err
 }
 
 // again plans once more from live state and decides whether the plan, or the part of it that

@@ -201,7 +201,7 @@ func Approve(j *journal.Journal, p *plan.Plan, who journal.Principal, shown, ans
 }
 
 // approve appends an approval while its plan is open. Where there is one already it is done.
-func approve(j *journal.Journal, p *plan.Plan, l *journal.Line, channel string, shown, answered time.Time, now func() time.Time) error {
+func approve(j Journal, p *plan.Plan, l *journal.Line, channel string, shown, answered time.Time, now func() time.Time) error {
 	about(l, p)
 	l.Channel, l.ShownAt, l.AnsweredAt = channel, shown.UTC(), answered.UTC()
 	l.Output = fmt.Sprintf("by typing %s, %s after it was shown, over %s", p.Person.Name, answered.Sub(shown).Round(time.Second), channel)

@@ -130,8 +130,12 @@ func (e *Engine) settle(ctx context.Context, p *plan.Plan) error {
 	l.Claim, l.Reason = st.Claim, st.LastIntent.Reason
 	first := false
 	err = e.j.Append(func(led *journal.Ledger) ([]*journal.Line, error) {
-		if first = !led.Plan(p.ID).Done; !first {
+		now := led.Plan(p.ID)
+		if first = !now.Done; !first {
 			return nil, nil // its own process, or another one, was first
+		}
+		if last := st.LastIntent; now.LastIntent.AuditID != last.AuditID || now.LastIntent.Outcome != last.Outcome {
+			return nil, errBusy // its process lives, and went on while we looked
 		}
 		return []*journal.Line{l}, nil
 	})

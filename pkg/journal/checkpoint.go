@@ -26,13 +26,16 @@ const checkpointsName = "checkpoints"
 const origin = "kube-write-mcp/audit"
 
 // Checkpoint is the head of a journal at a time, signed with Ed25519 as a C2SP signed
-// note: origin, Seq, Hash in base64, time; an empty line; the signature. The key is
+// note: origin, Seq, Hash in base64, time, and the replica where there is one; an empty line;
+// the signature. The key is
 // derived from the key of that id for the purpose checkpoint.
 type Checkpoint struct {
 	Seq  int64  // of the last line
 	Hash string // SHA-256 of that line without its newline, hex
 	Time time.Time
 	KID  string
+
+	Replica string // whose file it is, of several that share a ledger; else ""
 }
 
 func checkpointsPath(path string) string { return filepath.Join(filepath.Dir(path), checkpointsName) }
@@ -52,7 +55,11 @@ func (k *Keyring) signer(kid string) (ed25519.PrivateKey, []byte, error) {
 
 func (c Checkpoint) text() ([]byte, error) {
 	hash, err := hex.DecodeString(c.Hash)
-	return fmt.Appendf(nil, "%s\n%d\n%s\n%s\n", origin, c.Seq, base64.StdEncoding.EncodeToString(hash), c.Time.UTC().Format(time.RFC3339)), err
+	text := fmt.Appendf(nil, "%s\n%d\n%s\n%s\n", origin, c.Seq, base64.StdEncoding.EncodeToString(hash), c.Time.UTC().Format(time.RFC3339))
+	if c.Replica != "" {
+		text = fmt.Appendf(text, "%s\n", c.Replica)
+	}
+	return text, err
 }
 
 // note is the checkpoint as it stands in the file, with an empty line behind it.
@@ -69,7 +76,9 @@ func (c Checkpoint) note(keys *Keyring) ([]byte, error) {
 	return fmt.Appendf(text, "\n— %s/%s %s\n\n", origin, c.KID, sig), nil
 }
 
-var noteRE = regexp.MustCompile(`^` + regexp.QuoteMeta(origin) + `\n([0-9]{1,18})\n([A-Za-z0-9+/]{43}=)\n([0-9TZ:-]{20})\n` +
+const replicaName = `[A-Za-z0-9][A-Za-z0-9._-]{0,252}`
+
+var noteRE = regexp.MustCompile(`^` + regexp.QuoteMeta(origin) + `\n([0-9]{1,18})\n([A-Za-z0-9+/]{43}=)\n([0-9TZ:-]{20})\n(?:(` + replicaName + `)\n)?` +
 	`\n— ` + regexp.QuoteMeta(origin) + `/([a-z0-9-]{1,32}) ([A-Za-z0-9+/]{91}=)\n\n?$`)
 
 // errNoNote is of bytes that have not the form of a note, as a killed process leaves them.
@@ -103,7 +112,7 @@ func parseNote(b []byte, keys *signers) (c Checkpoint, err error) {
 	if m == nil {
 		return c, errNoNote
 	}
-	c.KID = string(m[4])
+	c.Replica, c.KID = string(m[4]), string(m[5])
 	if c.Seq, err = strconv.ParseInt(string(m[1]), 10, 64); err != nil {
 		return c, err
 	}
@@ -119,7 +128,7 @@ func parseNote(b []byte, keys *signers) (c Checkpoint, err error) {
 	if err != nil {
 		return c, err
 	}
-	sig, err := base64.StdEncoding.Strict().DecodeString(string(m[5]))
+	sig, err := base64.StdEncoding.Strict().DecodeString(string(m[6]))
 	if err != nil {
 		return c, err
 	}
@@ -225,7 +234,7 @@ func (j *Journal) readHeads() error {
 // checkpoint signs the head as it stands. Its file may fail: what it cannot hold is missing
 // there and nowhere else.
 func (j *Journal) checkpoint() error {
-	c := Checkpoint{Seq: j.chain.seq, Hash: j.chain.prev, Time: j.now(), KID: j.keys.Current()}
+	c := Checkpoint{Seq: j.chain.seq, Hash: j.chain.prev, Time: j.now(), KID: j.keys.Current(), Replica: j.replica}
 	if c.Seq == 0 {
 		return nil
 	}

@@ -34,7 +34,10 @@ const reserveSize = 64 << 10
 // maxAhead is how far the last line may lie in the future.
 const maxAhead = time.Minute
 
-var instRE = regexp.MustCompile(`^[a-z2-7]{4}$`)
+var (
+	instRE    = regexp.MustCompile(`^[a-z2-7]{4}$`)
+	replicaRE = regexp.MustCompile(`^` + replicaName + `$`)
+)
 
 // Options say where a journal is and who writes.
 type Options struct {
@@ -44,6 +47,8 @@ type Options struct {
 	Now  func() time.Time // nil is time.Now
 	Inst string           // 4 characters [a-z2-7], new for every process
 
+	Replica string // a name of letters, digits and ._- that its checkpoints bear; "" where there is one file for all
+
 	RotateAt int64 // the size in bytes at which the file is closed and a new one begun; 0 is 64 MiB
 }
 
@@ -51,6 +56,7 @@ type Options struct {
 // is open only during a call; Close signs the last head.
 type Journal struct {
 	path, inst string
+	replica    string
 	rotateAt   int64
 	keys       *Keyring
 	now        func() time.Time
@@ -102,6 +108,9 @@ func newJournal(o Options) (*Journal, error) {
 	if !instRE.MatchString(o.Inst) {
 		return nil, fmt.Errorf("journal: instance %q is not 4 characters of a-z, 2-7", o.Inst)
 	}
+	if o.Replica != "" && !replicaRE.MatchString(o.Replica) {
+		return nil, fmt.Errorf("journal: replica %q has no name that a checkpoint may bear", o.Replica)
+	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -114,7 +123,7 @@ func newJournal(o Options) (*Journal, error) {
 	if err := privateDir(o.Dir); err != nil {
 		return nil, err
 	}
-	return &Journal{path: o.Path, rotateAt: o.RotateAt, inst: o.Inst, keys: o.Keys, now: o.Now, open: openFile, chain: newChain(o.Path, o.Keys)}, nil
+	return &Journal{path: o.Path, rotateAt: o.RotateAt, inst: o.Inst, replica: o.Replica, keys: o.Keys, now: o.Now, open: openFile, chain: newChain(o.Path, o.Keys)}, nil
 }
 
 // start reads as much as the ledger needs: the file in use, and those closed before it

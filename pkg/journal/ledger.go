@@ -30,6 +30,9 @@ type Ledger struct {
 	// under is the ledger that this one lies on, nil in one that stands alone. One on
 	// another holds only what lines of a batch add or change, and forgets nothing.
 	under *Ledger
+
+	// source is where a ledger has its plans and budgets that is no fold over a file.
+	source Source
 }
 
 // stamp is when something happened, and to what.
@@ -123,6 +126,9 @@ func (l *Ledger) Plan(id string) State {
 // Unsettled gives the ids of the plans that were claimed and have no result, oldest
 // first: their process is at work, or somebody has to find out.
 func (l *Ledger) Unsettled() (ids []string) {
+	if l.source != nil {
+		return l.source.Unsettled()
+	}
 	for _, s := range l.stamps() {
 		if r := l.record(s.of); r != nil && r.Claimed && !r.Done {
 			ids = append(ids, s.of)
@@ -135,6 +141,9 @@ func (l *Ledger) Unsettled() (ids []string) {
 // Each plan counts once, however many requests it made, and one of several calls once for
 // each of them. Five minutes are remembered.
 func (l *Ledger) Writes(cluster string, since time.Time) []time.Time {
+	if l.source != nil {
+		return l.source.Writes(cluster, since)
+	}
 	var times []time.Time
 	if l.under != nil {
 		times = l.under.Writes(cluster, since)
@@ -146,6 +155,9 @@ func (l *Ledger) Writes(cluster string, since time.Time) []time.Time {
 // failed dry runs, refusals of every kind, and calls that wait for a person. Rate-limited and replayed ones do not
 // count. Five minutes are remembered.
 func (l *Ledger) Plans(cluster string, since time.Time) []time.Time {
+	if l.source != nil {
+		return l.source.Plans(cluster, since)
+	}
 	var times []time.Time
 	if l.under != nil {
 		times = l.under.Plans(cluster, since)
@@ -166,6 +178,9 @@ func after(times []time.Time, q []stamp, of string, since time.Time) []time.Time
 // and the last time at which it was that high; zero when nothing was. Ten minutes are
 // remembered.
 func (l *Ledger) Peak(ownerUID string, since time.Time) (ready int, at time.Time) {
+	if l.source != nil {
+		return l.source.Peak(ownerUID, since)
+	}
 	if l.under != nil {
 		ready, at = l.under.Peak(ownerUID, since)
 	}
@@ -205,7 +220,7 @@ func (l *Ledger) add(e *entry, at span) {
 	case EventPlan, EventDryRunFailed, EventRefused, EventExpired, EventStale, EventWaiting:
 		l.calls = append(l.calls, stamp{e.Time, l.name(e.Cluster)})
 	}
-	if e.Event == EventPlan && r == nil && e.Record != nil {
+	if (e.Event == EventPlan || e.Event == EventAdopted) && r == nil && e.Record != nil {
 		r = &record{plan: at, State: State{Planned: true, Empty: true, Action: l.name(e.Record.Action), Expires: e.Record.Expires}}
 		for _, s := range e.Record.Steps {
 			r.Empty = r.Empty && s.Optional
@@ -271,10 +286,15 @@ func (l *Ledger) add(e *entry, at span) {
 
 // record is what is known of a plan, nil if nothing is. It is not to be changed.
 func (l *Ledger) record(id string) *record {
-	if r := l.plans[id]; r != nil || l.under == nil {
-		return r
+	r := l.plans[id]
+	switch {
+	case r != nil:
+	case l.under != nil:
+		return l.under.record(id)
+	case l.source != nil:
+		return l.fetch(id)
 	}
-	return l.under.record(id)
+	return r
 }
 
 // own is a record of this very ledger, to be changed.

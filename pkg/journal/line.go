@@ -33,6 +33,7 @@ const (
 	EventIntent    = "execute_intent" // before each request; the first one is the claim
 	EventStep      = "step"           // the outcome of one request
 	EventVerify    = "verify"
+	EventAdopted   = "adopted"   // the record of a plan that another replica made, before the first line here that rests on it
 	EventRotated   = "rotated"   // the last line of a file that is closed, and the first of the next
 	EventRecovered = "recovered" // what could not be trusted was taken off; with a Code it was the operator who asked
 )

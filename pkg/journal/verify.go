@@ -84,6 +84,7 @@ type history struct {
 	approved bool
 	done     bool
 	lossy    bool
+	adopted  bool // another replica planned it
 }
 
 func (v *verifier) line(_ []byte, e *entry, at span) error {
@@ -145,6 +146,11 @@ func (v *verifier) order(e *entry) error {
 		}
 		v.plans[e.Plan] = &history{attempts: map[[2]int]bool{}}
 		return nil
+	case EventAdopted: // what another replica claimed may be settled by this one
+		if h == nil {
+			v.plans[e.Plan] = &history{attempts: map[[2]int]bool{}, adopted: true}
+		}
+		return nil
 	case EventApproved, EventIntent, EventStep, EventExecute, EventUnknown, EventReconciled:
 	default:
 		return nil
@@ -181,7 +187,7 @@ func (v *verifier) order(e *entry) error {
 		h.attempts[attempt] = false
 		return nil
 	}
-	if h.claim == "" && !h.lossy {
+	if h.claim == "" && !h.lossy && !(h.adopted && e.Event == EventReconciled) {
 		return fmt.Errorf("plan %s has an outcome and no intent before it", e.Plan)
 	}
 	switch e.Event {

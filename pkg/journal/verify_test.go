@@ -28,6 +28,8 @@ func TestVerifyOrder(t *testing.T) {
 	event := func(e string) *Line { return &Line{Event: e, Plan: "p1"} }
 	reconciled := executeLine("p1")
 	reconciled.Event = EventReconciled
+	adopted := planLine("p1", epoch.Add(time.Hour))
+	adopted.Event = EventAdopted
 	tail := &Line{Event: EventRecovered, Code: recoveredTail, Output: "taken off"}
 	for name, tc := range map[string]struct {
 		lines         []*Line
@@ -40,6 +42,12 @@ func TestVerifyOrder(t *testing.T) {
 		"a process died":                    {lines: []*Line{p1, intent(1, 1, "c"), reconciled}},
 		"a late outcome":                    {lines: []*Line{p1, intent(1, 1, "c"), executeLine("p1"), step(1, 1)}},
 		"nobody knows yet":                  {lines: []*Line{p1, intent(1, 1, "c"), event(EventUnknown)}, wantUnsettled: []string{"p1"}},
+		"another replica's, executed":       {lines: []*Line{adopted, intent(1, 1, "c"), step(1, 1), executeLine("p1"), event(EventVerify)}},
+		"another replica's, settled":        {lines: []*Line{adopted, reconciled, event(EventVerify)}},
+		"adopted again":                     {lines: []*Line{p1, intent(1, 1, "c"), adopted, executeLine("p1")}},
+		"another's result, no intent":       {lines: []*Line{adopted, executeLine("p1")}, wantErr: "an outcome and no intent"},
+		"another's step, no intent":         {lines: []*Line{adopted, intent(1, 1, "c"), step(2, 1)}, wantErr: "and no intent for it"},
+		"another's result twice":            {lines: []*Line{adopted, reconciled, reconciled}, wantErr: "has its result already"},
 		"a plan line again":                 {lines: []*Line{p1, p1}, wantErr: "was on record before"},
 		"no plan line":                      {lines: []*Line{intent(1, 1, "c")}, wantErr: "no plan line before it"},
 		"a result without a plan line":      {lines: []*Line{executeLine("p1")}, wantErr: "no plan line before it"},

@@ -48,9 +48,11 @@ var rows = map[int]struct {
 	23: {"client cancels or is gone, end of input, SIGTERM", []string{"test/integration.TestClientVanished", "test/integration.TestCase_MC_02_MidWrite", "pkg/server.TestGuardGrace"}, ""},
 	24: {"one phrase a hundred times at once", []string{"test/integration.TestHundredCalls", "test/integration.TestUnknownForAll"}, ""},
 	25: {"two processes, one state folder, one phrase", []string{"test/integration.TestTwoProcesses", "test/integration.TestSeesAnothersEffect", "pkg/journal.TestOneClaim"}, ""},
-	26: {"two replicas, one phrase", nil, inTheCluster},
-	27: {"owner paused after its claim", []string{"test/faults.TestFault_27_PausedAfterTheClaim"}, ""},
-	28: {"ledger object deleted or edited", nil, inTheCluster},
+	26: {"two replicas, one phrase", []string{
+		"test/replicas.TestHundredCalls", "test/replicas.TestClaimLost", "test/replicas.TestClaimOfAnother", "test/replicas.TestKilled", "test/replicas.TestSettledUnasked", "test/replicas.TestTakenForDead",
+	}, ""},
+	27: {"owner paused after its claim", []string{"test/faults.TestFault_27_PausedAfterTheClaim", "test/replicas.TestPaused"}, ""},
+	28: {"ledger object deleted or edited", []string{"test/replicas.TestTampered", "test/replicas.TestDeletedUnderWay", "test/replicas.TestBudgetTampered", "test/replicas.TestTransitions", "test/replicas.TestForbidden"}, ""},
 	29: {"journal changed on the disk", []string{
 		"pkg/journal.TestTampering", "pkg/journal.TestVerifyTampering", "pkg/journal.TestCheckpointTampering", "pkg/journal.TestOpenAgainstCheckpoint",
 		"pkg/journal.TestSegmentsAreChanged", "pkg/journal.TestFileChangesUnderLiveProcess", "test/integration.TestRecordDamaged",
@@ -93,7 +95,7 @@ var rows = map[int]struct {
 }
 
 // inTheCluster is whose the rows are that are open here.
-const inTheCluster = "replicas and HTTP come with the cluster ledger"
+const inTheCluster = "HTTP comes with the server in the cluster"
 
 // transitions maps each row of the state machine (RELIABILITY 2.4) to its tests.
 var transitions = map[int][]string{

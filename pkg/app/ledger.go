@@ -1,0 +1,70 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/engine"
+	"github.com/kubewrite/kube-write-mcp/pkg/journal"
+	ledger "github.com/kubewrite/kube-write-mcp/pkg/journal/cluster"
+	"github.com/kubewrite/kube-write-mcp/pkg/kube"
+)
+
+// The ledgers that --ledger knows.
+const (
+	ledgerFile    = "file"
+	ledgerCluster = "cluster"
+)
+
+// shared is the ledger that a server decides by, and what it does for it.
+type shared struct {
+	journal  engine.Journal
+	release  func()                                   // says that this process is gone
+	maintain func(ctx context.Context, settle func()) // until ctx ends
+}
+
+// replica is the name that this one's checkpoints bear, the pod's; "" where the file is all
+// there is.
+func (o *options) replica() (string, error) {
+	if o.ledger != ledgerCluster {
+		return "", nil
+	}
+	return os.Hostname()
+}
+
+// shared opens the ledger: the file itself, or the objects in the cluster with the file
+// beside them.
+func (o *options) shared(at cluster, file *journal.Journal, keys *journal.Keyring, inst string, log *slog.Logger) (shared, error) {
+	if !slices.Contains([]string{ledgerFile, ledgerCluster}, o.ledger) {
+		return shared{}, fmt.Errorf("ledger must be %s or %s, not %q", ledgerFile, ledgerCluster, o.ledger)
+	}
+	if o.ledger == ledgerFile {
+		if o.ledgerNamespace != "" {
+			return shared{}, errors.New("ledger-namespace is for --ledger cluster")
+		}
+		return shared{journal: file, release: func() {}, maintain: func(_ context.Context, settle func()) { settle() }}, nil
+	}
+	if o.keyFile == "" {
+		return shared{}, errors.New("with --ledger cluster, name the key file that all replicas share with --key-file")
+	}
+	namespace := cmp.Or(o.ledgerNamespace, at.namespace)
+	if namespace == "" {
+		return shared{}, errors.New("with --ledger cluster and outside of a pod, name its namespace with --ledger-namespace")
+	}
+	client, err := kube.NewLedger(at.config, version(), namespace, ledger.Register)
+	if err != nil {
+		return shared{}, err
+	}
+	c := ledger.New(ledger.Options{File: file, Client: client, Keys: keys, Inst: inst, Now: time.Now, Log: log})
+	release, err := c.Live()
+	if err != nil {
+		return shared{}, err
+	}
+	return shared{journal: c, release: release, maintain: c.Maintain}, nil
+}

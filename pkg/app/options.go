@@ -166,7 +166,7 @@ func (o *options) policy(f *pflag.FlagSet) (gate.Policy, error) {
 			wrong("actions: there is no action %q", a)
 		}
 	}
-	p.Windows = windows(only.ChangeWindows, known, wrong)
+	p.Windows = changeWindows(only.ChangeWindows, known, wrong)
 	if !validPerson(o.limits.Irreversible) {
 		wrong("irreversible must be human, refuse or allow, not %q", o.irreversible)
 	}
@@ -212,7 +212,7 @@ func (c changeWindow) spec() (s gate.WindowSpec, faults []string) {
 }
 
 // windows gives the change windows; wrong is told every fault of them.
-func windows(given []changeWindow, actions map[string]bool, wrong func(string, ...any)) (all []gate.Window) {
+func changeWindows(given []changeWindow, actions map[string]bool, wrong func(string, ...any)) (all []gate.Window) {
 	names := map[string]bool{}
 	for i, fields := range given {
 		field := fmt.Sprintf("change_windows[%d]", i)

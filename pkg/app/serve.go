@@ -79,10 +79,12 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 		return fmt.Errorf("who is calling: %w", err)
 	}
 	e := engine.New(engine.Config{
-		Policy: policy, Actions: o.actions, Label: cluster.label, Principal: journal.Principal{Kind: "os", Name: plan.Untrusted(who.Username)}, Inst: inst,
+		Policy: policy, Actions: o.actions, Label: cluster.label, Inst: inst,
 		VerifyWait: o.verifyWait, VerifyTimeout: o.verifyTimeout, Log: log,
 	}, clients, j, keys, time.Now, rand.Reader)
-	s, err := server.New(e, o.actions, server.Options{Version: version(), AllowWrite: o.allowWrite, ReadOnly: o.readOnly, Log: log})
+	s, err := server.New(e, o.actions, server.Options{
+		Version: version(), AllowWrite: o.allowWrite, ReadOnly: o.readOnly, Principal: journal.Principal{Kind: "os", Name: plan.Untrusted(who.Username)}, Log: log,
+	})
 	if err != nil {
 		return err
 	}

@@ -30,12 +30,11 @@ import (
 // Config is fixed when the server starts.
 type Config struct {
 	Policy        gate.Policy
-	Actions       []*action.Action  // that an undo may be one of
-	Label         string            // the cluster's name in every phrase and answer
-	Principal     journal.Principal // who calls, over stdio
-	Inst          string            // 4 characters, new for every process
-	VerifyWait    time.Duration     // how long a call waits before it answers verifying or in progress
-	VerifyTimeout time.Duration     // how long verification goes on
+	Actions       []*action.Action // that an undo may be one of
+	Label         string           // the cluster's name in every phrase and answer
+	Inst          string           // 4 characters, new for every process
+	VerifyWait    time.Duration    // how long a call waits before it answers verifying or in progress
+	VerifyTimeout time.Duration    // how long verification goes on
 	Log           *slog.Logger
 }
 
@@ -84,13 +83,17 @@ func (e *Engine) Wait(ctx context.Context) {
 // Client is what an MCP client says about itself.
 type Client = journal.Client
 
+// Principal is who calls.
+type Principal = journal.Principal
+
 // Call is one tool call, as the server decoded it.
 type Call struct {
-	Action   *action.Action
-	Tool     string // as it was called
-	Raw      json.RawMessage
-	Client   Client
-	Progress func(message string) // may be nil
+	Action    *action.Action
+	Tool      string // as it was called
+	Raw       json.RawMessage
+	Principal Principal // whose plans it may see and execute
+	Client    Client
+	Progress  func(message string) // may be nil
 
 	record *record // of Plan and Execute
 }
@@ -114,7 +117,7 @@ func (e *Engine) ExecuteSchema(a *action.Action) *jsonschema.Schema {
 
 // line begins the journal line of a call.
 func (e *Engine) line(c Call, event string) *journal.Line {
-	who := e.cfg.Principal
+	who := c.Principal
 	who.K8s = e.k.Read.KnownUser()
 	l := &journal.Line{Event: event, Call: c.record.n, DryRuns: c.record.unwritten(), Tool: c.Tool, Principal: &who, Cluster: e.k.Read.Known(), Label: e.cfg.Label}
 	if c.Client != (Client{}) {
@@ -265,25 +268,38 @@ func (e *Engine) explain(ctx context.Context, args action.Args, err error) error
 
 // repeats notices a caller that sends the same refused call again and again.
 type repeats struct {
-	mu   sync.Mutex
+	mu sync.Mutex
+	of map[string]repeated // by principal
+}
+
+// repeated is the last refused call of one caller, and how often it came in a row.
+type repeated struct {
 	last string
 	n    int
 }
+
+// maxRepeats bounds the callers that are remembered: with one more, all start anew.
+const maxRepeats = 1024
 
 // mark gives the refusal, or from the third identical one in a row on one that says so
 // and names another next step.
 func (s *repeats) mark(c Call, r *refusal.Refusal) *refusal.Refusal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := c.Tool + string(c.Raw) + string(r.Code)
-	if s.n++; key != s.last {
-		s.last, s.n = key, 1
+	who, key := c.Principal.String(), c.Tool+string(c.Raw)+string(r.Code)
+	was, known := s.of[who]
+	if was.n++; key != was.last {
+		was = repeated{key, 1}
 	}
-	if s.n < 3 {
+	if s.of == nil || !known && len(s.of) >= maxRepeats {
+		s.of = map[string]repeated{}
+	}
+	s.of[who] = was
+	if was.n < 3 {
 		return r
 	}
 	again := *r
-	again.Message = fmt.Sprintf("%s (the same refused call, %d times in a row)", r.Message, s.n)
+	again.Message = fmt.Sprintf("%s (the same refused call, %d times in a row)", r.Message, was.n)
 	again.Hint = "do not send it again: tell the person what was refused and why; " + r.Hint
 	return &again
 }

@@ -69,7 +69,7 @@ func (e *Engine) plan(ctx context.Context, c Call, d action.Decoded, undoes *pla
 		return nil, nil, err
 	}
 	p := &plan.Plan{
-		ID: id, Action: c.Action.Name, Args: d.Canonical, Principal: e.cfg.Principal.String(),
+		ID: id, Action: c.Action.Name, Args: d.Canonical, Principal: c.Principal.String(),
 		Label: e.cfg.Label, KeyID: e.keys.Current(), Created: e.now().UTC().Truncate(time.Second),
 	}
 	p.Expires = p.Created.Add(limits.TTL)

@@ -9,11 +9,15 @@ import (
 )
 
 // TestRepeats: the third identical refused call in a row says so and names another next
-// step; any other call between starts anew.
+// step; any other call between starts anew, and what others call does not count.
 func TestRepeats(t *testing.T) {
 	var r repeats
 	no := refusal.New(refusal.OutOfScope, "ask the operator", "namespace x is protected")
 	call := func(raw string) string {
+		other := Principal{Kind: "http", Name: "bob"}
+		for _, theirs := range []string{raw, "theirs"} {
+			r.mark(Call{Tool: "plan_scale", Principal: other, Raw: json.RawMessage(theirs)}, no)
+		}
 		return r.mark(Call{Tool: "plan_scale", Raw: json.RawMessage(raw)}, no).Error()
 	}
 	for i, tc := range []struct {

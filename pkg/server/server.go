@@ -27,8 +27,9 @@ import (
 // Options are fixed when the server starts.
 type Options struct {
 	Version    string
-	AllowWrite bool // without it the write tools do not exist
-	ReadOnly   bool // the read tools alone
+	AllowWrite bool             // without it the write tools do not exist
+	ReadOnly   bool             // the read tools alone
+	Principal  engine.Principal // who calls over stdio
 	Log        *slog.Logger
 }
 
@@ -209,7 +210,7 @@ func (t tools) handle(a *action.Action, do func(context.Context, engine.Call) (a
 			}
 		}()
 		out, err := do(ctx, engine.Call{
-			Action: a, Tool: req.Params.Name, Raw: req.Params.RawArguments,
+			Action: a, Tool: req.Params.Name, Raw: req.Params.RawArguments, Principal: t.options.Principal,
 			Client: client(ctx, req), Progress: t.calls.progress(ctx, req),
 		})
 		if err != nil {

@@ -92,6 +92,7 @@ type Call struct {
 	Tool      string // as it was called
 	Raw       json.RawMessage
 	Principal Principal // whose plans it may see and execute
+	Caller    *Caller   // nil over stdio
 	Client    Client
 	Progress  func(message string) // may be nil
 

@@ -209,11 +209,17 @@ func (g *passed) describe(p *plan.Plan, redact func(string) string) {
 func (e *Engine) pass(ctx context.Context, c Call, args action.Args, p *plan.Plan, fresh bool) (*passed, error) {
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
-	scope := args.Scope()
+	scope, verb := args.Scope(), VerbPlan
+	if fresh {
+		verb = VerbWrite
+	}
+	if err := c.Permitted(ctx, verb, c.Action.Name, scope.Namespace); err != nil {
+		return nil, err
+	}
 	alive := async(e.cfg.Log, func() (namespace, error) { return e.namespace(ctx, scope.Namespace) })
 	introduced := async(e.cfg.Log, func() (struct{}, error) { e.k.Read.Introduce(ctx); return struct{}{}, nil })
 	identity := async(e.cfg.Log, func() (string, error) { return e.k.Read.Identity(ctx, fresh) })
-	dry := dryRunner{e: e, ctx: ctx, plan: p.ID, slots: make(chan struct{}, maxDryRuns)}
+	dry := dryRunner{e: e, ctx: kube.As(ctx, c.as()), plan: p.ID, slots: make(chan struct{}, maxDryRuns)}
 	s := action.NewSession(action.Options{
 		ID: p.ID, Time: p.Created, Expected: args.Expected(), Read: e.k.Read,
 		Excluded:  e.excluded(),

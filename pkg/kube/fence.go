@@ -8,6 +8,7 @@ import (
 	"mime"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -160,11 +161,18 @@ func mutates(method string) bool {
 // of a proxied path may write as well as any POST.
 var connects = regexp.MustCompile(`/api/v1/(namespaces/[^/]+/(pods|services)|nodes)/[^/]+/(exec|attach|portforward|proxy)(/|$)`)
 
-// isReview knows the one POST that changes nothing: asking who we are, as a dry run.
+// reviews are the POSTs that change nothing: asking who we are, whose a token is, and who
+// may do what.
+var reviews = []string{
+	"/apis/authentication.k8s.io/v1/selfsubjectreviews",
+	"/apis/authentication.k8s.io/v1/tokenreviews",
+	"/apis/authorization.k8s.io/v1/subjectaccessreviews",
+}
+
+// isReview knows a review that is sent as a dry run.
 func (f *fence) isReview(req *http.Request) bool {
-	return req.Method == http.MethodPost &&
-		req.URL.Path == f.base+"/apis/authentication.k8s.io/v1/selfsubjectreviews" &&
-		req.URL.Query().Get("dryRun") == "All"
+	path, ok := strings.CutPrefix(req.URL.Path, f.base)
+	return ok && req.Method == http.MethodPost && slices.Contains(reviews, path) && req.URL.Query().Get("dryRun") == "All"
 }
 
 func readAll(req *http.Request) ([]byte, error) {

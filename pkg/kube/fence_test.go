@@ -141,7 +141,10 @@ func TestFence(t *testing.T) {
 		"review":                          {"POST", reviewPath, `{}`, want{none, all, "-"}},
 		"review, empty dryRun":            {"POST", reviewPath + "?dryRun=", `{}`, want{none, all, half}},
 		"review, dryRun in the body":      {"POST", reviewPath, `{"dryRun":["All"]}`, want{none, all, "-"}},
-		"review of another":               {"POST", "/apis/authentication.k8s.io/v1/tokenreviews" + all, `{}`, want{none, all, half}},
+		"review of a token":               {"POST", "/apis/authentication.k8s.io/v1/tokenreviews" + all, `{}`, want{all, all, all}},
+		"review of a caller's right":      {"POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews" + all, `{}`, want{all, all, all}},
+		"review of a right, for real":     {"POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", `{}`, want{none, all, "-"}},
+		"review of another kind":          {"POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews" + all, `{}`, want{none, all, half}},
 		"a path that ends in a review":    {"POST", podPath + "/x" + reviewPath + all, `{}`, want{none, all, half}},
 		"a review by another method":      {"DELETE", reviewPath + all, `{}`, want{none, blank, half}},
 	} {

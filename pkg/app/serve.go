@@ -44,9 +44,22 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+	listener, err := o.listen()
+	if err != nil {
+		return err
+	}
+	if listener != nil {
+		defer listener.Close()
+	}
 	if cluster.namespace != "" && !slices.Contains(policy.ProtectNamespaces, cluster.namespace) {
 		policy.ProtectNamespaces = append(policy.ProtectNamespaces, cluster.namespace) // the server's own
 	}
+	tel, err := newTelemetry(cmd.Context())
+	if err != nil {
+		return fmt.Errorf("traces: %w", err)
+	}
+	defer flush(tel, log)
+	cluster.config.Wrap(tel.requests)
 	inst, err := instance()
 	if err != nil {
 		return err
@@ -55,7 +68,7 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	j, err := journal.Open(journal.Options{Dir: dir, Path: o.audit, Keys: keys, Now: time.Now, Inst: inst})
+	j, err := journal.Open(journal.Options{Dir: dir, Path: o.audit, Keys: keys, Now: time.Now, Inst: inst, Observe: tel.wrote})
 	if err != nil {
 		return err
 	}
@@ -74,16 +87,21 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	defer clients.Cache.Close()
-	who, err := user.Current()
-	if err != nil {
-		return fmt.Errorf("who is calling: %w", err)
+	tel.watch(clients.Cache, j)
+	who := journal.Principal{Kind: "os"}
+	if listener == nil {
+		u, err := user.Current()
+		if err != nil {
+			return fmt.Errorf("who is calling: %w", err)
+		}
+		who.Name = plan.Untrusted(u.Username)
 	}
 	e := engine.New(engine.Config{
 		Policy: policy, Actions: o.actions, Label: cluster.label, Inst: inst,
 		VerifyWait: o.verifyWait, VerifyTimeout: o.verifyTimeout, Log: log,
 	}, clients, j, keys, time.Now, rand.Reader)
 	s, err := server.New(e, o.actions, server.Options{
-		Version: version(), AllowWrite: o.allowWrite, ReadOnly: o.readOnly, Principal: journal.Principal{Kind: "os", Name: plan.Untrusted(who.Username)}, Log: log,
+		Version: version(), AllowWrite: o.allowWrite, ReadOnly: o.readOnly, Principal: who, HTTP: listener != nil, Log: log, Observe: tel.call,
 	})
 	if err != nil {
 		return err
@@ -101,8 +119,29 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 		}
 	})
 	work.Go(e.Settle)
-	log.Info("serving MCP on stdio", "cluster", cluster.label, "write", o.allowWrite, "state", dir)
-	return server.ServeStdio(cmd.Context(), s, o.stdin, cmd.OutOrStdout(), server.GuardOptions{OnStop: e.Stop, Finish: e.Wait, Log: log})
+	guard := server.GuardOptions{OnStop: e.Stop, Finish: e.Wait, Log: log}
+	if listener == nil {
+		log.Info("serving MCP on stdio", "cluster", cluster.label, "write", o.allowWrite, "state", dir)
+		return server.ServeStdio(cmd.Context(), s, o.stdin, cmd.OutOrStdout(), guard)
+	}
+	options, err := o.httpOptions(guard, clients, j)
+	if err != nil {
+		return err
+	}
+	options.Metrics, options.Count = tel.handler(), tel.answered
+	log.Info("serving MCP over HTTP", "address", listener.Addr().String(), "tls", options.TLS != nil, "cluster", cluster.label, "write", o.allowWrite, "state", dir)
+	return server.ServeHTTP(cmd.Context(), s, listener, options)
+}
+
+// flushWait bounds the wait for the last traces.
+const flushWait = 3 * time.Second
+
+func flush(tel *telemetry, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), flushWait)
+	defer cancel()
+	if err := tel.stop(ctx); err != nil {
+		log.Error("the last traces could not be sent", "err", err)
+	}
 }
 
 // logger writes to stderr; stdout belongs to the protocol.

@@ -44,6 +44,8 @@ type Options struct {
 	Now  func() time.Time // nil is time.Now
 	Inst string           // 4 characters [a-z2-7], new for every process
 
+	Observe func(*Line) // is told of every line that Append has put on the disk; nil for nobody
+
 	RotateAt int64 // the size in bytes at which the file is closed and a new one begun; 0 is 64 MiB
 }
 
@@ -54,6 +56,7 @@ type Journal struct {
 	rotateAt   int64
 	keys       *Keyring
 	now        func() time.Time
+	observe    func(*Line)
 	open       func(path string, create bool) (file, error)
 
 	queueMu sync.Mutex
@@ -114,7 +117,7 @@ func newJournal(o Options) (*Journal, error) {
 	if err := privateDir(o.Dir); err != nil {
 		return nil, err
 	}
-	return &Journal{path: o.Path, rotateAt: o.RotateAt, inst: o.Inst, keys: o.Keys, now: o.Now, open: openFile, chain: newChain(o.Path, o.Keys)}, nil
+	return &Journal{path: o.Path, rotateAt: o.RotateAt, inst: o.Inst, keys: o.Keys, now: o.Now, observe: o.Observe, open: openFile, chain: newChain(o.Path, o.Keys)}, nil
 }
 
 // start reads as much as the ledger needs: the file in use, and those closed before it
@@ -228,6 +231,11 @@ func (j *Journal) Append(decide func(*Ledger) ([]*Line, error)) error {
 	if !w.taken {
 		j.commit()
 	}
+	if w.err == nil && j.observe != nil {
+		for _, l := range w.lines {
+			j.observe(l)
+		}
+	}
 	return w.err
 }
 
@@ -237,6 +245,7 @@ type waiter struct {
 	decide func(*Ledger) ([]*Line, error)
 	turn   chan struct{}
 	taken  bool
+	lines  []*Line // that it decided on
 	err    error
 }
 
@@ -324,6 +333,7 @@ func (j *Journal) decide(f file, waiters []*waiter) {
 			if errs[i] != nil {
 				*b = before
 			}
+			w.lines = lines
 		}
 		if first < 0 && len(b.lines) > 0 {
 			first = i
@@ -391,6 +401,13 @@ func (j *Journal) Sealed() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.unwritable()
+}
+
+// Size is that of the file in use, in bytes.
+func (j *Journal) Size() int64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.chain.offset
 }
 
 // Close signs the head of the journal, so that what stands up to it cannot be cut off

@@ -18,6 +18,7 @@ import (
 	"github.com/kubewrite/kube-write-mcp/pkg/action"
 	"github.com/kubewrite/kube-write-mcp/pkg/engine"
 	"github.com/kubewrite/kube-write-mcp/pkg/journal"
+	"github.com/kubewrite/kube-write-mcp/pkg/kube"
 	"github.com/kubewrite/kube-write-mcp/pkg/server"
 )
 
@@ -54,10 +55,14 @@ func (o *options) rbac(cmd *cobra.Command, _ []string) error {
 		return err
 	}
 	enabled := slices.DeleteFunc(slices.Clone(o.actions), func(a *action.Action) bool { return policy.Action(a.Name) != nil })
+	rules := engine.Rules(enabled)
+	if o.http != "" {
+		rules = append(rules, kube.ReviewRules...)
+	}
 	out, err := yaml.Marshal(rbacv1.ClusterRole{
 		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRole"},
 		ObjectMeta: metav1.ObjectMeta{Name: "kube-write-mcp"},
-		Rules:      engine.Rules(enabled),
+		Rules:      rules,
 	})
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/kubernetes"
@@ -32,6 +33,12 @@ const (
 	actionsGroup    = "kubewrite.dev"
 	actionsResource = "actions"
 )
+
+// ReviewRules is the RBAC that asking about callers needs.
+var ReviewRules = []rbacv1.PolicyRule{
+	{APIGroups: []string{authenticationv1.GroupName}, Resources: []string{"tokenreviews"}, Verbs: []string{"create"}},
+	{APIGroups: []string{authorizationv1.GroupName}, Resources: []string{"subjectaccessreviews"}, Verbs: []string{"create"}},
+}
 
 // Reviews asks the API server who callers are and what they may do. It remembers the
 // answers for 10 s at most, and of tokens no more than a hash.

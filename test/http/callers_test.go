@@ -67,7 +67,7 @@ func TestTwoCallers(t *testing.T) {
 func TestNamespaces(t *testing.T) {
 	ns, args := web(t)
 	other, elsewhere := web(t)
-	p := start(t, options{cfg: account(t), flags: []string{"--allow-namespaces", ns + "," + other}})
+	p := start(t, options{cfg: account(t), flags: []string{"--allow-namespaces", ns + "," + other, "--requests-per-second", "1000"}})
 	user, token := caller(t)
 	account, _, _ := strings.Cut(strings.TrimPrefix(user, "system:serviceaccount:"), ":")
 	meta := metav1.ObjectMeta{Name: "scalers"}
@@ -102,7 +102,7 @@ func TestNamespaces(t *testing.T) {
 
 // TestRightsAreTakenBack: who may write no more when the phrase comes, does not write.
 func TestRightsAreTakenBack(t *testing.T) {
-	p := start(t, options{cfg: account(t)})
+	p := start(t, options{cfg: account(t), flags: []string{"--requests-per-second", "1000"}})
 	user, token := caller(t, may("plan,write"))
 	_, args := web(t)
 	c := p.connect(stdio.Modern, token)

@@ -343,7 +343,10 @@ func (h *httpServer) authenticate(r *http.Request) (*httpCaller, *httpRefusal) {
 // serve hands a message to mcp-go, checked as the guard of stdio checks it.
 func (h *httpServer) serve(w http.ResponseWriter, r *http.Request, c *httpCaller) *httpRefusal {
 	session := r.Header.Get(mcpserver.HeaderKeySessionID)
-	if session != "" && !c.sessions.has(session) && !mcp.IsModernProtocol(r.Header.Get(mcp.HeaderProtocolVersion)) {
+	if mcp.IsModernProtocol(r.Header.Get(mcp.HeaderProtocolVersion)) {
+		session = "" // that era has none
+	}
+	if session != "" && !c.sessions.has(session) {
 		return &httpRefusal{http.StatusNotFound, "there is no such session of yours: begin one with initialize"}
 	}
 	switch r.Method {
@@ -362,18 +365,12 @@ func (h *httpServer) serve(w http.ResponseWriter, r *http.Request, c *httpCaller
 		}
 		return &httpRefusal{http.StatusRequestTimeout, "the body did not come"}
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	m, rpcErr := parseRPC(bytes.TrimSpace(body))
 	if rpcErr == nil && len(m.id) > httpIDDigits && m.id[0] != '"' {
 		rpcErr, m.id = newRPCError(mcp.INVALID_REQUEST, fmt.Errorf("id has more than %d digits", httpIDDigits)), nil
 	}
-	if rpcErr == nil && m.method == mcp.MethodNotificationCancelled && session != "" {
-		c.cancel(session + rpcIDKey(m.params["requestId"]))
-	}
-	ctx := r.Context()
 	if rpcErr == nil && m.id != nil && session != "" {
-		var done func()
-		if ctx, done = c.begin(ctx, session+m.key); done == nil {
+		if done := c.begin(session + m.key); done == nil {
 			rpcErr, m.id = newRPCError(mcp.INVALID_REQUEST, errors.New("a request with this id is still in flight")), nil
 		} else {
 			defer done()
@@ -384,6 +381,11 @@ func (h *httpServer) serve(w http.ResponseWriter, r *http.Request, c *httpCaller
 		writeRPCError(w, m.id, rpcErr)
 		return nil
 	}
+	if m.method == mcp.MethodNotificationCancelled && session == "" {
+		w.WriteHeader(http.StatusAccepted) // mcp-go would look among the calls of everybody without a session
+		return nil
+	}
+	ctx := r.Context()
 	if m.method == mcp.MethodSubscriptionsListen { // nothing comes on it; it must not hold up the end
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithCancel(ctx)

@@ -41,7 +41,7 @@ type httpBook struct {
 	sessions sessions
 
 	mu    sync.Mutex
-	calls map[string]context.CancelCauseFunc // requests in flight by session and id
+	calls map[string]bool // requests in flight by session and id
 }
 
 // callerOf finds or opens the book of a caller. One that was pushed out has no sessions and
@@ -51,7 +51,7 @@ func (h *httpServer) callerOf(who *plan.Caller) *httpCaller {
 		rate:     rate.NewLimiter(rate.Limit(h.Rate), httpBurst*h.Rate),
 		slots:    make(chan struct{}, httpMaxInFlight),
 		sessions: sessions{lru.New(httpMaxSessions)},
-		calls:    map[string]context.CancelCauseFunc{},
+		calls:    map[string]bool{},
 	}
 	return &httpCaller{who, remembered(h, h.callers, who.Name, fresh), &h.HTTPOptions}
 }
@@ -74,28 +74,17 @@ func remembered[T any](h *httpServer, all *lru.Cache, key string, fresh T) T {
 }
 
 // begin puts a request in flight; done is nil where its id is in flight already.
-func (b *httpBook) begin(ctx context.Context, key string) (_ context.Context, done func()) {
+func (b *httpBook) begin(key string) (done func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.calls[key] != nil {
-		return ctx, nil
+	if b.calls[key] {
+		return nil
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	b.calls[key] = cancel
-	return ctx, func() {
+	b.calls[key] = true
+	return func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		delete(b.calls, key)
-		cancel(nil)
-	}
-}
-
-// cancel ends the context of a request in flight.
-func (b *httpBook) cancel(key string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if cancel := b.calls[key]; cancel != nil {
-		cancel(ErrCancelledByClient)
 	}
 }
 

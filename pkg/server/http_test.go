@@ -276,10 +276,25 @@ func TestHTTPIDs(t *testing.T) {
 			t.Errorf("another session cancelled it: %s", answer)
 		default:
 		}
+		modern := func(token, body, name string) {
+			r.send(token, strings.Replace(body, `"params":{`, `"params":{"_meta":`+modernMetaJSON+`,`, 1), "Mcp-Protocol-Version: 2026-07-28", "Mcp-Method: "+name, "Mcp-Name: wait")
+		}
+		stateless := make(chan bool)
+		go func() { modern("bob", callBody("7", "wait"), "tools/call"); close(stateless) }()
+		synctest.Wait()
+		modern("alice", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`, "notifications/cancelled")
+		synctest.Wait()
+		select {
+		case <-stateless:
+			t.Error("another caller cancelled a call without a session")
+		default:
+		}
 		r.send("alice", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`, one)
 		if answer := <-answers; strings.Contains(answer, "held") {
 			t.Errorf("it was not cancelled: %s", answer)
 		}
+		close(hold)
+		<-stateless
 		r.stop()
 	})
 }
@@ -347,6 +362,7 @@ func TestHTTPSlow(t *testing.T) {
 			}
 			defer conn.Close()
 			began := time.Now()
+			defer synctest.Wait()
 			_, _ = io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: kube\r\n\r\n") // its answer is never read
 			r.stop()                                                                   // waits for the answer to be taken, or given up
 			if took := time.Since(began); took > httpWriteTimeout+time.Second {

@@ -34,7 +34,7 @@ func expired(t *testing.T, token string) string {
 		t.Fatal(err)
 	}
 	block, _ := pem.Decode(raw)
-	key, err := x509.ParsePKCS1PrivateKey(block.Bytes)
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func expired(t *testing.T, token string) string {
 	}
 	signed := parts[0] + "." + base64.RawURLEncoding.EncodeToString(body)
 	sum := sha256.Sum256([]byte(signed))
-	signature, err := rsa.SignPKCS1v15(rand.Reader, key, crypto.SHA256, sum[:])
+	signature, err := rsa.SignPKCS1v15(rand.Reader, key.(*rsa.PrivateKey), crypto.SHA256, sum[:])
 	if err != nil {
 		t.Fatal(err)
 	}

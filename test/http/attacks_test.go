@@ -2,9 +2,8 @@ package http
 
 import (
 	"bytes"
-	"crypto"
+	"crypto/ecdsa"
 	"crypto/rand"
-	"crypto/rsa"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base64"
@@ -54,10 +53,11 @@ func expired(t *testing.T, token string) string {
 	}
 	signed := parts[0] + "." + base64.RawURLEncoding.EncodeToString(body)
 	sum := sha256.Sum256([]byte(signed))
-	signature, err := rsa.SignPKCS1v15(rand.Reader, key.(*rsa.PrivateKey), crypto.SHA256, sum[:])
+	r, s, err := ecdsa.Sign(rand.Reader, key.(*ecdsa.PrivateKey), sum[:])
 	if err != nil {
 		t.Fatal(err)
 	}
+	signature := append(r.FillBytes(make([]byte, 32)), s.FillBytes(make([]byte, 32))...)
 	return signed + "." + base64.RawURLEncoding.EncodeToString(signature)
 }
 

@@ -348,6 +348,6 @@ var eras = map[string]stdio.Era{"legacy": stdio.Legacy, "modern": stdio.Modern}
 func web(t testing.TB) (ns string, args harness.Args) {
 	t.Helper()
 	ns = cp.Namespace(t)
-	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2))
+	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	return ns, harness.Of(ns, "deployment", "web")
 }

@@ -161,7 +161,7 @@ func TestMetrics(t *testing.T) {
 	_, token := caller(t, scrape, may("plan,write"))
 	ns, args := web(t)
 	c := p.connect(stdio.Modern, token)
-	c.call("scale", c.plan("scale", args.With("replicas", 3)))
+	c.call("scale", c.plan("scale", args.With("replicas", 1))) // which needs the pods
 	c.call("plan_scale", harness.Of(ns, "deployment", "no-such-thing").With("replicas", 3))
 	c.call("plan_nothing", args)
 	got := c.get("/metrics")

@@ -362,9 +362,9 @@ func TestHTTPSlow(t *testing.T) {
 			}
 			defer conn.Close()
 			began := time.Now()
-			defer synctest.Wait()
 			_, _ = io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: kube\r\n\r\n") // its answer is never read
-			r.stop()                                                                   // waits for the answer to be taken, or given up
+			synctest.Wait()
+			r.stop() // waits for the answer to be taken, or given up
 			if took := time.Since(began); took > httpWriteTimeout+time.Second {
 				t.Errorf("left after %s, want %s", took, httpWriteTimeout)
 			}

@@ -67,19 +67,13 @@ func TestTwoCallers(t *testing.T) {
 func TestNamespaces(t *testing.T) {
 	ns, args := web(t)
 	other, elsewhere := web(t)
-	p := start(t, options{cfg: account(t), flags: []string{"--allow-namespaces", ns + "," + other, "--requests-per-second", "1000"}})
+	p := start(t, options{cfg: account(t), flags: []string{"--allow-namespaces", ns + "," + other, "--requests-per-second", "1000", "--plans-per-minute", "10000"}})
 	user, token := caller(t)
 	account, _, _ := strings.Cut(strings.TrimPrefix(user, "system:serviceaccount:"), ":")
-	meta := metav1.ObjectMeta{Name: "scalers"}
-	if _, err := cp.Client.RbacV1().Roles(ns).Create(t.Context(), &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{may("plan,write", "scale")}}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
+	grant := func(ns, name, verbs string) {
+		bind(t, ns, name, may(verbs, "scale"), rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: account, Name: "caller"})
 	}
-	if _, err := cp.Client.RbacV1().RoleBindings(ns).Create(t.Context(), &rbacv1.RoleBinding{
-		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "scalers"},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: account, Name: "caller"}},
-	}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	grant(ns, "scalers", "plan,write")
 	c := p.connect(stdio.Modern, token)
 	lab.Eventually(t, "the role", func() (bool, error) {
 		got, err := c.tools()
@@ -98,6 +92,18 @@ func TestNamespaces(t *testing.T) {
 	if d := cmp.Diff(got.Text, absent.Text); d != "" {
 		t.Errorf("there and absent are told apart:\n%s", d)
 	}
+	grant(other, "planners", "plan")
+	var confirmed harness.Args
+	lab.Eventually(t, "the other role", func() (bool, error) {
+		got, err := c.try("plan_scale", elsewhere.With("replicas", 3))
+		confirmed = elsewhere.With("replicas", 3).With("confirm", got.Field("confirm")).With("reason", "a test")
+		return got.Field("confirm") != "", err
+	})
+	got = c.call("scale", confirmed)
+	if harness.Code(got) != "forbidden" {
+		t.Errorf("a write where it may plan: %s", got.Text)
+	}
+	harness.Tells(t, got, "you may not write scale in namespace "+other)
 }
 
 // TestRightsAreTakenBack: who may write no more when the phrase comes, does not write.

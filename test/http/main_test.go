@@ -64,6 +64,20 @@ func caller(t testing.TB, rules ...rbacv1.PolicyRule) (user, token string) {
 	return "system:serviceaccount:" + ns + ":caller", tokenFor(t, ns, audience)
 }
 
+// bind gives a subject a right in one namespace.
+func bind(t testing.TB, ns, name string, rule rbacv1.PolicyRule, to rbacv1.Subject) {
+	t.Helper()
+	meta, rbac := metav1.ObjectMeta{Name: name}, cp.Client.RbacV1()
+	if _, err := rbac.Roles(ns).Create(t.Context(), &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{rule}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rbac.RoleBindings(ns).Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name}, Subjects: []rbacv1.Subject{to},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func tokenFor(t testing.TB, ns string, audiences ...string) string {
 	t.Helper()
 	got, err := cp.Client.CoreV1().ServiceAccounts(ns).CreateToken(t.Context(), "caller", &authenticationv1.TokenRequest{

@@ -237,17 +237,8 @@ func lend(t *testing.T, server *rest.Config, ns string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	meta := metav1.ObjectMeta{Name: "lend"}
-	rule := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"serviceaccounts"}, Verbs: []string{"impersonate"}, ResourceNames: []string{"caller"}}
-	if _, err := cp.Client.RbacV1().Roles(ns).Create(t.Context(), &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{rule}}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := cp.Client.RbacV1().RoleBindings(ns).Create(t.Context(), &rbacv1.RoleBinding{
-		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: self.Status.UserInfo.Username}},
-	}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	bind(t, ns, "lend", rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"serviceaccounts"}, Verbs: []string{"impersonate"}, ResourceNames: []string{"caller"}},
+		rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: self.Status.UserInfo.Username})
 	lab.Eventually(t, "leave to impersonate", func() (bool, error) {
 		as := rest.CopyConfig(server)
 		as.Impersonate.UserName = "system:serviceaccount:" + ns + ":caller"

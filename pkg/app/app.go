@@ -46,7 +46,7 @@ Without a subcommand it serves MCP on stdin and stdout.`,
 		RunE:          o.serve,
 	}
 	o.addState(root.PersistentFlags())
-	serve := &cobra.Command{Use: "serve", Short: "Serve MCP on stdin and stdout (the default)", Args: cobra.NoArgs, RunE: o.serve}
+	serve := &cobra.Command{Use: "serve", Short: "Serve MCP on stdin and stdout (the default), or with --http to callers of the cluster", Args: cobra.NoArgs, RunE: o.serve}
 	tools := &cobra.Command{Use: "tools", Short: "Print the tools with their arguments", Args: cobra.NoArgs, RunE: o.tools}
 	rbac := &cobra.Command{Use: "rbac", Short: "Print the ClusterRole that the server's account needs", Args: cobra.NoArgs, RunE: o.rbac}
 	for _, cmd := range []*cobra.Command{root, serve, tools, rbac} {

@@ -47,7 +47,7 @@ Without a subcommand it serves MCP on stdin and stdout.`,
 		RunE:          o.serve,
 	}
 	o.addState(root.PersistentFlags())
-	serve := &cobra.Command{Use: "serve", Short: "Serve MCP on stdin and stdout (the default)", Args: cobra.NoArgs, RunE: o.serve}
+	serve := &cobra.Command{Use: "serve", Short: "Serve MCP on stdin and stdout (the default), or with --http to callers of the cluster", Args: cobra.NoArgs, RunE: o.serve}
 	tools := &cobra.Command{Use: "tools", Short: "Print the tools with their arguments", Args: cobra.NoArgs, RunE: o.tools}
 	for _, cmd := range []*cobra.Command{root, serve, tools} {
 		o.addServe(cmd.Flags())

@@ -133,6 +133,13 @@ func TestRefusesToStart(t *testing.T) {
 			[]string{"60m", `"maybe"`, `"scael"`, "101"}},
 		{"waiting for days", []string{"--approval-ttl", "25h"}, []string{"approval-ttl", "24h"}},
 		{"a selector that is none", []string{"--allow-node-selector", "a in"}, []string{"allow-node-selector"}},
+		{"no loopback without a certificate", []string{"--context", "one", "--http", "0.0.0.0:0"}, []string{"no loopback address", "--tls-cert", "127.0.0.1"}},
+		{"all addresses without a certificate", []string{"--context", "one", "--http", ":0"}, []string{"no loopback address"}},
+		{"half a certificate", []string{"--context", "one", "--http", "127.0.0.1:0", "--tls-cert", "x"}, []string{"go together"}},
+		{"a certificate that is not there", []string{"--context", "one", "--http", "0.0.0.0:0", "--tls-cert", "no-such", "--tls-key", "no-such"}, []string{"tls-cert", "no-such"}},
+		{"an address that is none", []string{"--context", "one", "--http", "kube"}, []string{"http:"}},
+		{"the API server's audience", []string{"--context", "one", "--http", "127.0.0.1:0", "--audience", ""}, []string{"audience"}},
+		{"no requests", []string{"--context", "one", "--http", "127.0.0.1:0", "--requests-per-second", "0"}, []string{"requests-per-second"}},
 		{"an audit path that is a folder", []string{"--audit", t.TempDir()}, []string{"not a regular file"}},
 		{"a key file that is not there", []string{"--key-file", filepath.Join(t.TempDir(), "keys.json")}, []string{"keys.json"}},
 	} {

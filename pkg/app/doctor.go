@@ -194,10 +194,6 @@ func (d *dates) see(before, after, at time.Time) {
 	d.seen = true
 }
 
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
-
 // clockSkew: phrases expire by our clock, tokens by theirs, and the logs of both are joined
 // by time.
 func (d *doctor) clockSkew() {

@@ -41,6 +41,11 @@ type options struct {
 	verifyWait, verifyTimeout time.Duration
 	quiet                     bool
 
+	http, tlsCert, tlsKey string
+	audience              string
+	impersonate           bool
+	requestsPerSecond     int
+
 	protect, allow, nodes []string
 	nodeSelector          string
 	enabled               []string
@@ -72,6 +77,13 @@ func (o *options) addServe(f *pflag.FlagSet) {
 	f.StringVar(&o.ledger, "ledger", ledgerFile, "where plans are claimed: file, or cluster for several replicas")
 	f.StringVar(&o.ledgerNamespace, "ledger-namespace", "", "`namespace` of the cluster ledger; else the pod's own")
 	f.BoolVar(&o.quiet, "quiet", false, "nothing on stderr but errors")
+
+	f.StringVar(&o.http, "http", "", "serve Streamable HTTP on this `address` instead of stdio, to callers that the cluster authenticates")
+	f.StringVar(&o.tlsCert, "tls-cert", "", "certificate `file` of --http, read again when it changes; without one only loopback is served")
+	f.StringVar(&o.tlsKey, "tls-key", "", "key `file` of --tls-cert")
+	f.StringVar(&o.audience, "audience", "kube-write-mcp", "the audience that a caller's token must be issued for, with --http")
+	f.BoolVar(&o.impersonate, "impersonate", false, "send dry runs and writes in the caller's name, with --http; RBAC must let the server's account impersonate it")
+	f.IntVar(&o.requestsPerSecond, "requests-per-second", 10, "requests of one caller, with --http; four seconds' worth may come at once")
 
 	policy := pflag.NewFlagSet("policy", pflag.ContinueOnError)
 	policy.StringSliceVar(&o.protect, "protect-namespaces", []string{metav1.NamespaceSystem, metav1.NamespacePublic, "kube-node-lease"}, "namespaces in which nothing is written, beside the server's own")

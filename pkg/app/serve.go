@@ -45,11 +45,24 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+	listener, err := o.listen()
+	if err != nil {
+		return err
+	}
+	if listener != nil {
+		defer listener.Close()
+	}
 	for _, own := range []string{cluster.namespace, o.ledgerNamespace} { // the server's own
 		if own != "" && !slices.Contains(policy.ProtectNamespaces, own) {
 			policy.ProtectNamespaces = append(policy.ProtectNamespaces, own)
 		}
 	}
+	tel, err := newTelemetry(cmd.Context())
+	if err != nil {
+		return fmt.Errorf("traces: %w", err)
+	}
+	defer flush(tel, log)
+	cluster.config.Wrap(tel.requests)
 	inst, err := instance()
 	if err != nil {
 		return err
@@ -62,7 +75,7 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	j, err := journal.Open(journal.Options{Dir: dir, Path: o.audit, Keys: keys, Now: time.Now, Inst: inst, Replica: replica})
+	j, err := journal.Open(journal.Options{Dir: dir, Path: o.audit, Keys: keys, Now: time.Now, Inst: inst, Replica: replica, Observe: tel.wrote})
 	if err != nil {
 		return err
 	}
@@ -86,18 +99,21 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	defer clients.Cache.Close()
-	who, err := principal()
-	if err != nil {
-		return err
+	tel.watch(clients.Cache, j)
+	var who journal.Principal // over HTTP it is each caller
+	if listener == nil {
+		if who, err = principal(); err != nil {
+			return err
+		}
 	}
 	e := engine.New(engine.Config{
-		Policy: policy, Actions: o.actions, Label: cluster.label, Principal: who, Inst: inst,
+		Policy: policy, Actions: o.actions, Label: cluster.label, Inst: inst,
 		VerifyWait: o.verifyWait, VerifyTimeout: o.verifyTimeout, Log: log,
 	}, clients, shared.journal, keys, time.Now, rand.Reader)
-	reads := read.Cluster{
-		API: clients.Read, Journal: j, Label: cluster.label, Principal: who, Redact: keys.Redact, Excluded: policy.Excluded, Now: time.Now,
-	}
-	s, err := server.New(e, o.actions, server.Options{Version: version(), AllowWrite: o.allowWrite, ReadOnly: o.readOnly, Reads: reads, Log: log})
+	s, err := server.New(e, o.actions, server.Options{
+		Version: version(), AllowWrite: o.allowWrite, ReadOnly: o.readOnly, Principal: who, HTTP: listener != nil, Log: log, Observe: tel.call,
+		Reads: read.Cluster{API: clients.Read, Journal: j, Label: cluster.label, Redact: keys.Redact, Excluded: policy.Excluded, Now: time.Now},
+	})
 	if err != nil {
 		return err
 	}
@@ -114,8 +130,29 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 		}
 	})
 	work.Go(func() { shared.maintain(background, e.Settle) })
-	log.Info("serving MCP on stdio", "cluster", cluster.label, "write", o.allowWrite, "state", dir)
-	return server.ServeStdio(cmd.Context(), s, o.stdin, cmd.OutOrStdout(), server.GuardOptions{OnStop: e.Stop, Finish: e.Wait, Log: log})
+	guard := server.GuardOptions{OnStop: e.Stop, Finish: e.Wait, Log: log}
+	if listener == nil {
+		log.Info("serving MCP on stdio", "cluster", cluster.label, "write", o.allowWrite, "state", dir)
+		return server.ServeStdio(cmd.Context(), s, o.stdin, cmd.OutOrStdout(), guard)
+	}
+	options, err := o.httpOptions(guard, clients, j)
+	if err != nil {
+		return err
+	}
+	options.Metrics, options.Count = tel.handler(), tel.answered
+	log.Info("serving MCP over HTTP", "address", listener.Addr().String(), "tls", options.TLS != nil, "cluster", cluster.label, "write", o.allowWrite, "state", dir)
+	return server.ServeHTTP(cmd.Context(), s, listener, options)
+}
+
+// flushWait bounds the wait for the last traces.
+const flushWait = 3 * time.Second
+
+func flush(tel *telemetry, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), flushWait)
+	defer cancel()
+	if err := tel.stop(ctx); err != nil {
+		log.Error("the last traces could not be sent", "err", err)
+	}
 }
 
 // logger writes to stderr; stdout belongs to the protocol.

@@ -54,7 +54,7 @@ func (e *Engine) ExecuteChanges(ctx context.Context, c Call, schema *jsonschema.
 	if err == nil {
 		r, err = e.several(args, e.PlanSchema)
 	}
-	p, err := e.unlessGuessed(d.Confirm, err)
+	p, err := e.unlessGuessed(c, d.Confirm, err)
 	if err != nil {
 		return nil, e.refuse(c, nil, err)
 	}

@@ -30,12 +30,11 @@ import (
 // Config is fixed when the server starts.
 type Config struct {
 	Policy        gate.Policy
-	Actions       []*action.Action  // that an undo may be one of
-	Label         string            // the cluster's name in every phrase and answer
-	Principal     journal.Principal // who calls, over stdio
-	Inst          string            // 4 characters, new for every process
-	VerifyWait    time.Duration     // how long a call waits before it answers verifying or in progress
-	VerifyTimeout time.Duration     // how long verification goes on
+	Actions       []*action.Action // that an undo may be one of
+	Label         string           // the cluster's name in every phrase and answer
+	Inst          string           // 4 characters, new for every process
+	VerifyWait    time.Duration    // how long a call waits before it answers verifying or in progress
+	VerifyTimeout time.Duration    // how long verification goes on
 	Log           *slog.Logger
 }
 
@@ -95,14 +94,19 @@ func (e *Engine) Wait(ctx context.Context) {
 // Client is what an MCP client says about itself.
 type Client = journal.Client
 
+// Principal is who calls.
+type Principal = journal.Principal
+
 // Call is one tool call, as the server decoded it.
 type Call struct {
-	Action   *action.Action
-	Tool     string // as it was called
-	Raw      json.RawMessage
-	Client   Client
-	Progress func(message string) // may be nil
-	Asking   *Asking              // nil where the client cannot ask a person
+	Action    *action.Action
+	Tool      string // as it was called
+	Raw       json.RawMessage
+	Principal Principal // whose plans it may see and execute
+	Caller    *Caller   // nil over stdio
+	Client    Client
+	Progress  func(message string) // may be nil
+	Asking    *Asking              // nil where the client cannot ask a person
 
 	record *record // of Plan and Execute
 }
@@ -126,7 +130,7 @@ func (e *Engine) ExecuteSchema(a *action.Action) *jsonschema.Schema {
 
 // line begins the journal line of a call.
 func (e *Engine) line(c Call, event string) *journal.Line {
-	who := e.cfg.Principal
+	who := c.Principal
 	who.K8s = e.k.Read.KnownUser()
 	l := &journal.Line{Event: event, Call: c.record.n, DryRuns: c.record.unwritten(), Tool: c.Tool, Principal: &who, Cluster: e.k.Read.Known(), Label: e.cfg.Label}
 	if c.Client != (Client{}) {
@@ -284,21 +288,34 @@ func (e *Engine) explain(ctx context.Context, args action.Args, err error) error
 	return r
 }
 
-// repeats notices a caller that sends the same refused call again and again. An engine
-// over stdio has one caller.
+// repeats notices a caller that sends the same refused call again and again.
 type repeats struct {
-	mu   sync.Mutex
+	mu sync.Mutex
+	of map[string]*repeated // by principal
+}
+
+// repeated is the last call of one caller, and how often it was refused in a row.
+type repeated struct {
 	call string
 	code refusal.Code
 	n    int
 }
 
-// begins counts anew where a call is another one than the last, whatever became of that.
+// maxRepeats bounds the callers that are remembered: with one more, all start anew.
+const maxRepeats = 1024
+
+// begins counts anew where a call is another one than the caller's last, whatever became of
+// that.
 func (s *repeats) begins(c Call) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if call := c.Tool + string(c.Raw); call != s.call {
-		s.call, s.n = call, 0
+	who, call := c.Principal.String(), c.Tool+string(c.Raw)
+	last, known := s.of[who]
+	if s.of == nil || !known && len(s.of) >= maxRepeats {
+		s.of = map[string]*repeated{}
+	}
+	if !known || last.call != call {
+		s.of[who] = &repeated{call: call}
 	}
 }
 
@@ -307,17 +324,18 @@ func (s *repeats) begins(c Call) {
 func (s *repeats) mark(c Call, r *refusal.Refusal) *refusal.Refusal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.Tool+string(c.Raw) != s.call {
+	was := s.of[c.Principal.String()]
+	if was == nil || c.Tool+string(c.Raw) != was.call {
 		return r // another call has begun meanwhile
 	}
-	if s.n++; r.Code != s.code {
-		s.code, s.n = r.Code, 1
+	if was.n++; r.Code != was.code {
+		was.code, was.n = r.Code, 1
 	}
-	if s.n < 3 {
+	if was.n < 3 {
 		return r
 	}
 	again := *r
-	again.Message = fmt.Sprintf("%s (the same refused call, %d times in a row)", r.Message, s.n)
+	again.Message = fmt.Sprintf("%s (the same refused call, %d times in a row)", r.Message, was.n)
 	again.Hint = "do not send it again: tell the person what was refused and why; " + r.Hint
 	return &again
 }

@@ -99,7 +99,7 @@ func TestKeyUnknown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := New(Config{Principal: journal.Principal{Kind: "os", Name: "alice"}}, nil, j, ours, time.Now, rand.Reader)
+	e := New(Config{}, nil, j, ours, time.Now, rand.Reader)
 	p := &plan.Plan{ID: "mf3q7x2ad5", Action: "scale", Args: json.RawMessage("{}"), Principal: "os:alice", KeyID: theirs.Current(), Sentence: "scale deployment default/web from 2 to 3 on kind-lab"}
 	key, err := theirs.Derive(p.KeyID, "confirm")
 	if err != nil {
@@ -109,16 +109,15 @@ func TestKeyUnknown(t *testing.T) {
 	if err := e.append(&journal.Line{Event: journal.EventPlan, Plan: p.ID, Record: p}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.confirmed(phrase); !refusal.Is(err, refusal.KeyUnknown) {
+	alice, mallory := Call{Principal: Principal{Kind: "os", Name: "alice"}}, Call{Principal: Principal{Kind: "os", Name: "mallory"}}
+	if _, err := e.confirmed(alice, phrase); !refusal.Is(err, refusal.KeyUnknown) {
 		t.Errorf("with another key ring: %v", err)
 	}
 	e.keys = theirs
-	e.cfg.Principal.Name = "mallory"
-	if _, err := e.confirmed(phrase); !refusal.Is(err, refusal.UnknownPhrase) {
+	if _, err := e.confirmed(mallory, phrase); !refusal.Is(err, refusal.UnknownPhrase) {
 		t.Errorf("of another principal: %v", err)
 	}
-	e.cfg.Principal.Name = "alice"
-	if got, err := e.confirmed(phrase); err != nil || got.ID != p.ID {
+	if got, err := e.confirmed(alice, phrase); err != nil || got.ID != p.ID {
 		t.Errorf("with its own key ring: %v", err)
 	}
 }
@@ -144,7 +143,7 @@ func onDisk(t *testing.T, now func() time.Time) engineOnDisk {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Principal: journal.Principal{Kind: "os", Name: "alice"}, Inst: "aaaa", VerifyTimeout: time.Minute}
+	cfg := Config{Inst: "aaaa", VerifyTimeout: time.Minute}
 	return engineOnDisk{New(cfg, k, j, keys, now, rand.Reader), filepath.Join(state, "audit.jsonl")}
 }
 

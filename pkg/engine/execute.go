@@ -40,7 +40,7 @@ func (e *Engine) Execute(ctx context.Context, c Call) (*Execution, error) {
 	began := e.now()
 	c = e.begin(c)
 	d, err := c.Action.Decode(e.ExecuteSchema(c.Action), c.Raw)
-	p, err := e.unlessGuessed(d.Confirm, err) // 1
+	p, err := e.unlessGuessed(c, d.Confirm, err) // 1
 	if err != nil {
 		return nil, e.refuse(c, nil, err)
 	}
@@ -54,9 +54,9 @@ func (e *Engine) Execute(ctx context.Context, c Call) (*Execution, error) {
 
 // unlessGuessed gives the plan that a phrase confirms, where err does not stand in the
 // way. Guesses count as plans, and over their rate nothing is said about them.
-func (e *Engine) unlessGuessed(confirm string, err error) (p *plan.Plan, _ error) {
+func (e *Engine) unlessGuessed(c Call, confirm string, err error) (p *plan.Plan, _ error) {
 	if err == nil {
-		p, err = e.confirmed(confirm)
+		p, err = e.confirmed(c, confirm)
 	}
 	if err != nil {
 		if over := e.j.View(e.withinPlanRate); over != nil {
@@ -118,7 +118,7 @@ var (
 
 // confirmed finds the plan that a phrase confirms. Nothing is said about plans of other
 // principals, and the phrase is compared in whole and in constant time.
-func (e *Engine) confirmed(confirm string) (*plan.Plan, error) {
+func (e *Engine) confirmed(c Call, confirm string) (*plan.Plan, error) {
 	unknown := refusal.New(refusal.UnknownPhrase, "plan first, then send its whole phrase unchanged, sentence and code", "this phrase confirms no plan: it is not one that this server issued to you")
 	_, id, ok := plan.SplitPhrase(confirm)
 	if !ok {
@@ -128,7 +128,7 @@ func (e *Engine) confirmed(confirm string) (*plan.Plan, error) {
 	switch {
 	case err != nil:
 		return nil, refusal.New(refusal.RecordMissing, "plan again", "the record of plan %s cannot be read: %v", id, err)
-	case p == nil || p.Principal != e.cfg.Principal.String():
+	case p == nil || p.Principal != c.Principal.String():
 		return nil, unknown
 	}
 	key, err := e.keys.Derive(p.KeyID, "confirm")
@@ -257,7 +257,7 @@ func (x *execution) again(ctx context.Context, r request) (*passed, drifted, err
 		return nil, d, refusal.New(refusal.Stale, "plan again", "%s", strings.Join(d.stale, "; "))
 	}
 	if x.p.Undoes != "" {
-		old, err := x.undoable(x.p.Undoes)
+		old, err := x.undoable(x.call, x.p.Undoes)
 		if err == nil {
 			err = got.takeBack(old)
 		}

@@ -70,7 +70,7 @@ func (e *Engine) plan(ctx context.Context, c Call, r request, undoes *plan.Plan)
 		return nil, nil, err
 	}
 	p := &plan.Plan{
-		ID: id, Action: r.name, Args: r.canonical, Principal: e.cfg.Principal.String(),
+		ID: id, Action: r.name, Args: r.canonical, Principal: c.Principal.String(),
 		Label: e.cfg.Label, KeyID: e.keys.Current(), Created: e.now().UTC().Truncate(time.Second),
 	}
 	p.Expires = p.Created.Add(limits.TTL)
@@ -266,10 +266,19 @@ func (g *passed) describe(p *plan.Plan, redact func(string) string) {
 func (e *Engine) pass(ctx context.Context, c Call, r request, p *plan.Plan, fresh bool) (*passed, error) {
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
+	verb := VerbPlan
+	if fresh {
+		verb = VerbWrite
+	}
+	for i, call := range r.calls {
+		if err := c.Permitted(ctx, verb, call.Name, call.args.Scope().Namespace); err != nil {
+			return nil, callErrors{{i, err}}
+		}
+	}
 	alive := async(e.cfg.Log, func() (map[string]namespace, error) { return e.namespaces(ctx, r) })
 	introduced := async(e.cfg.Log, func() (struct{}, error) { e.k.Read.Introduce(ctx); return struct{}{}, nil })
 	identity := async(e.cfg.Log, func() (string, error) { return e.k.Read.Identity(ctx, fresh) })
-	dry := dryRunner{e: e, ctx: ctx, plan: p.ID, slots: make(chan struct{}, maxDryRuns)}
+	dry := dryRunner{e: e, ctx: kube.As(ctx, c.as()), plan: p.ID, slots: make(chan struct{}, maxDryRuns)}
 	got, proposed := &passed{labels: map[string]map[string]string{}}, 0
 	var failed callErrors
 	for i, call := range r.calls {

@@ -30,6 +30,7 @@ type Reading struct {
 	Schema *jsonschema.Schema
 	Args   ReadArgs // a pointer: the call's arguments are decoded into it
 	Live   bool     // it asks the API server
+	Nodes  bool     // it reads what is in no namespace
 
 	// Do reads. It is given the namespaces that it may cover, a single "" for all of them.
 	Do func(ctx context.Context, namespaces []string) error
@@ -47,6 +48,9 @@ func (e *Engine) Read(ctx context.Context, c Call, r Reading) (onRecord bool, er
 		}
 		namespaces, err := e.readable(r.Args.Scope().Namespace)
 		if err != nil {
+			return nil, err
+		}
+		if namespaces, err = c.mayRead(ctx, namespaces, r.Nodes); err != nil {
 			return nil, err
 		}
 		ctx, cancel := context.WithTimeout(ctx, ReadTimeout)
@@ -84,6 +88,25 @@ func (e *Engine) readable(namespace string) ([]string, error) {
 		return slices.Clone(allowed), nil
 	}
 	return []string{metav1.NamespaceAll}, nil
+}
+
+// mayRead gives those of some namespaces that the caller may read with its tool: where none
+// is, the refusal. What is in no namespace needs the right in all of them.
+func (c Call) mayRead(ctx context.Context, namespaces []string, nodes bool) (may []string, no error) {
+	if nodes {
+		return namespaces, c.Permitted(ctx, VerbRead, c.Tool, metav1.NamespaceAll)
+	}
+	for _, ns := range namespaces {
+		if err := c.Permitted(ctx, VerbRead, c.Tool, ns); err == nil {
+			may = append(may, ns)
+		} else if no == nil || !refusal.Is(err, refusal.Forbidden) {
+			no = err
+		}
+	}
+	if may != nil && (no == nil || refusal.Is(no, refusal.Forbidden)) {
+		return may, nil
+	}
+	return nil, no
 }
 
 // explainRead words the error of a read; an absent object comes with near names.

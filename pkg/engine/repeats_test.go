@@ -9,11 +9,12 @@ import (
 )
 
 // TestRepeats: the third identical refused call in a row says so and names another next
-// step; any other call between starts anew.
+// step; any other call between starts anew, and what others call does not count.
 func TestRepeats(t *testing.T) {
 	var r repeats
 	no := refusal.New(refusal.OutOfScope, "ask the operator", "namespace x is protected")
 	other := refusal.New(refusal.RateLimited, "wait", "too many")
+	theirs := Call{Tool: "plan_scale", Principal: Principal{Kind: "http", Name: "bob"}, Raw: json.RawMessage("theirs")}
 	for i, tc := range []struct {
 		raw      string
 		refused  *refusal.Refusal // nil: it passes
@@ -29,6 +30,8 @@ func TestRepeats(t *testing.T) {
 		if tc.refused == nil {
 			continue
 		}
+		r.begins(theirs) // another caller's calls do not come between
+		r.mark(theirs, no)
 		got := r.mark(c, tc.refused)
 		if said := strings.Contains(got.Error(), "times in a row"); said != tc.wantSaid || said == (got.Hint == tc.refused.Hint) {
 			t.Errorf("call %d: said %t, want %t; hint %q", i, said, tc.wantSaid, got.Hint)

@@ -125,7 +125,8 @@ func (e *Engine) settle(ctx context.Context, p *plan.Plan) error {
 	}
 	res := e.reconcile(p, st, found)
 	res.After = e.observeAll(ctx, p, p.Steps[0].Target)
-	nobody := Call{Tool: p.Action, record: &record{}} // no client asked for this
+	kind, name, _ := strings.Cut(p.Principal, ":")
+	nobody := Call{Tool: p.Action, Principal: Principal{Kind: kind, Name: name}, record: &record{}} // no client asked for this
 	l := resultLine(e.line(nobody, journal.EventReconciled), p, res)
 	l.Claim, l.Reason = st.Claim, st.LastIntent.Reason
 	first := false

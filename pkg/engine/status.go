@@ -32,7 +32,7 @@ func (e *Engine) status(c Call, schema *jsonschema.Schema) (*Execution, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := e.own(args.Plan)
+	p, err := e.own(c, args.Plan)
 	if err != nil {
 		return nil, err
 	}

@@ -286,7 +286,7 @@ func (x *execution) lastLook(ctx context.Context, w *work) (sl plan.Slots, why s
 func (x *execution) send(ctx context.Context, w *work, sl plan.Slots, notAfter time.Time, r *plan.StepResult) {
 	ctx, cancel := context.WithTimeout(ctx, kube.WriteTimeout)
 	defer cancel()
-	ans, err := x.k.Live.Send(ctx, x.p.ID, r.AuditID, w.step, sl, notAfter)
+	ans, err := x.k.Live.Send(kube.As(ctx, x.call.as()), x.p.ID, r.AuditID, w.step, sl, notAfter)
 	r.Code, r.RV = ans.Code, sl.ResourceVersion
 	if err != nil {
 		r.Untrusted = kube.Text(err)

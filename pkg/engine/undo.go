@@ -24,7 +24,7 @@ func (e *Engine) PlanUndo(ctx context.Context, c Call, schema *jsonschema.Schema
 		if err != nil {
 			return nil, nil, err
 		}
-		old, err := e.undoable(args.Plan)
+		old, err := e.undoable(c, args.Plan)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -38,8 +38,8 @@ func (e *Engine) PlanUndo(ctx context.Context, c Call, schema *jsonschema.Schema
 
 // undoable gives an executed plan of this caller that has an undo, with the Steps that
 // were sent.
-func (e *Engine) undoable(id string) (*plan.Plan, error) {
-	p, err := e.own(id)
+func (e *Engine) undoable(c Call, id string) (*plan.Plan, error) {
+	p, err := e.own(c, id)
 	if err != nil {
 		return nil, err
 	}
@@ -61,12 +61,12 @@ func (e *Engine) undoable(id string) (*plan.Plan, error) {
 }
 
 // own gives a plan of this caller.
-func (e *Engine) own(id string) (*plan.Plan, error) {
+func (e *Engine) own(c Call, id string) (*plan.Plan, error) {
 	p, err := e.j.Record(id)
 	switch {
 	case err != nil:
 		return nil, refusal.New(refusal.RecordMissing, "look at the audit log", "the record of plan %s cannot be read: %v", id, err)
-	case p == nil || p.Principal != e.cfg.Principal.String():
+	case p == nil || p.Principal != c.Principal.String():
 		return nil, refusal.New(refusal.NotFound, "the id stands in the plan's answer and in its phrase; plans are remembered for 24 h", "there is no plan %s of yours", id)
 	}
 	return p, nil
@@ -156,7 +156,7 @@ func (e *Engine) ExecuteUndo(ctx context.Context, c Call, schema *jsonschema.Sch
 	began := e.now()
 	c = e.begin(c)
 	args, d, err := action.Decode[planArgs](schema, c.Raw)
-	p, err := e.unlessGuessed(d.Confirm, err)
+	p, err := e.unlessGuessed(c, d.Confirm, err)
 	if err != nil {
 		return nil, e.refuse(c, nil, err)
 	}

@@ -47,7 +47,8 @@ type Options struct {
 	Now  func() time.Time // nil is time.Now
 	Inst string           // 4 characters [a-z2-7], new for every process
 
-	Replica string // a name of letters, digits and ._- that its checkpoints bear; "" where there is one file for all
+	Replica string      // a name of letters, digits and ._- that its checkpoints bear; "" where there is one file for all
+	Observe func(*Line) // is told of every line that Append has put on the disk; nil for nobody
 
 	RotateAt int64 // the size in bytes at which the file is closed and a new one begun; 0 is 64 MiB
 }
@@ -60,6 +61,7 @@ type Journal struct {
 	rotateAt   int64
 	keys       *Keyring
 	now        func() time.Time
+	observe    func(*Line)
 	open       func(path string, create bool) (file, error)
 
 	queueMu sync.Mutex
@@ -123,7 +125,10 @@ func newJournal(o Options) (*Journal, error) {
 	if err := privateDir(o.Dir); err != nil {
 		return nil, err
 	}
-	return &Journal{path: o.Path, rotateAt: o.RotateAt, inst: o.Inst, replica: o.Replica, keys: o.Keys, now: o.Now, open: openFile, chain: newChain(o.Path, o.Keys)}, nil
+	return &Journal{
+		path: o.Path, rotateAt: o.RotateAt, inst: o.Inst, replica: o.Replica, keys: o.Keys, now: o.Now, observe: o.Observe,
+		open: openFile, chain: newChain(o.Path, o.Keys),
+	}, nil
 }
 
 // start reads as much as the ledger needs: the file in use, and those closed before it
@@ -237,6 +242,11 @@ func (j *Journal) Append(decide func(*Ledger) ([]*Line, error)) error {
 	if !w.taken {
 		j.commit()
 	}
+	if w.err == nil && j.observe != nil {
+		for _, l := range w.lines {
+			j.observe(l)
+		}
+	}
 	return w.err
 }
 
@@ -246,6 +256,7 @@ type waiter struct {
 	decide func(*Ledger) ([]*Line, error)
 	turn   chan struct{}
 	taken  bool
+	lines  []*Line // that it decided on
 	err    error
 }
 
@@ -333,6 +344,7 @@ func (j *Journal) decide(f file, waiters []*waiter) {
 			if errs[i] != nil {
 				*b = before
 			}
+			w.lines = lines
 		}
 		if first < 0 && len(b.lines) > 0 {
 			first = i
@@ -400,6 +412,13 @@ func (j *Journal) Sealed() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.unwritable()
+}
+
+// Size is that of the file in use, in bytes.
+func (j *Journal) Size() int64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.chain.offset
 }
 
 // Close signs the head of the journal, so that what stands up to it cannot be cut off

@@ -62,6 +62,9 @@ func New(cfg *rest.Config, version string, now func() time.Time, log *slog.Logge
 		c.UserAgent = "kube-write-mcp/" + version
 		c.WarningHandlerWithContext = warnings{}
 		c.Wrap(Fence(mode, base))
+		if mode != ReadOnly {
+			c.Wrap(impersonates)
+		}
 		if token != nil {
 			c.BearerToken, c.BearerTokenFile = "", ""
 			c.Wrap(token)

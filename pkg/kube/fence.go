@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -180,18 +181,20 @@ func mutates(method string) bool {
 // of a proxied path may write as well as any POST.
 var connects = regexp.MustCompile(`/api/v1/(namespaces/[^/]+/(pods|services)|nodes)/[^/]+/(exec|attach|portforward|proxy)(/|$)`)
 
-// isReview knows the POSTs that change nothing: asking who we are and what we may, as a
-// dry run.
-func (f *fence) isReview(req *http.Request) bool {
-	path, ok := strings.CutPrefix(req.URL.Path, f.base)
-	return ok && req.Method == http.MethodPost && reviews[path] && req.URL.Query().Get("dryRun") == "All"
+// reviews are the POSTs that change nothing: asking who we are and what we may, whose a
+// token is, and who may do what.
+var reviews = []string{
+	"/apis/authentication.k8s.io/v1/selfsubjectreviews",
+	"/apis/authentication.k8s.io/v1/tokenreviews",
+	"/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+	"/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
+	"/apis/authorization.k8s.io/v1/subjectaccessreviews",
 }
 
-// reviews are the paths of questions about ourselves.
-var reviews = map[string]bool{
-	"/apis/authentication.k8s.io/v1/selfsubjectreviews":      true,
-	"/apis/authorization.k8s.io/v1/selfsubjectaccessreviews": true,
-	"/apis/authorization.k8s.io/v1/selfsubjectrulesreviews":  true,
+// isReview knows a review that is sent as a dry run.
+func (f *fence) isReview(req *http.Request) bool {
+	path, ok := strings.CutPrefix(req.URL.Path, f.base)
+	return ok && req.Method == http.MethodPost && slices.Contains(reviews, path) && req.URL.Query().Get("dryRun") == "All"
 }
 
 func readAll(req *http.Request) ([]byte, error) {

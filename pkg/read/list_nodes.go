@@ -51,7 +51,7 @@ var nodeLabels = [][2]string{
 var listNodes = of(Tool{
 	Name: "list_nodes", Title: "List nodes",
 	Doc:   "Lists nodes with readiness, schedulability, allocatable resources, taints and version, those that are not ready or not schedulable first.",
-	Needs: []rule{need("", list, "nodes")},
+	Needs: []rule{need("", list, "nodes")}, Nodes: true,
 }, func(ctx context.Context, v view, a *listNodesArgs) (*Nodes, error) {
 	out := &Nodes{Nodes: []Node{}}
 	var err error

@@ -67,6 +67,8 @@ type Tool struct {
 	// journal alone.
 	Needs []rbacv1.PolicyRule
 
+	Nodes bool // what it reads is in no namespace, whatever namespaces are in scope
+
 	NewArgs func() Args // a pointer to new arguments, for the decoder
 	Zero    Answer      // its type is the output schema's
 

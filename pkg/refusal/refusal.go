@@ -63,7 +63,7 @@ var Table = []Entry{
 	{PreconditionFailed, "the object is not at expected_version, or a precondition of the action does not hold", "refused"},
 	{FactsMissing, "a fact that a gate needs cannot be had; it is named", "refused"},
 	{DryRunFailed, "the API server refused the dry run; no confirm phrase was issued", "dry_run_failed"},
-	{Forbidden, "the server's credentials may not read what the plan needs", "refused"},
+	{Forbidden, "the server's credentials may not read what the plan needs, or the caller may not do this there", "refused"},
 	{BlastLimit, "too much capacity at risk; the largest step that passes, or the time at which it would, is named", "refused"},
 	{CapExceeded, "more replicas than --max-replicas", "refused"},
 	{WindowClosed, "a change window forbids it, or none is open that allows it; the time at which it would pass is named", "refused"},

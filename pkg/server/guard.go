@@ -493,8 +493,7 @@ func (g *stdioGuard) handle(ctx context.Context, m *rpcMessage) (answer any) {
 // the number stands that is too large to be decoded. What is quoted in it has an end.
 func (g *stdioGuard) explain(m *rpcMessage, e mcp.JSONRPCErrorDetails) *mcp.JSONRPCErrorDetails {
 	if m.method == mcp.MethodToolsCall && e.Code == mcp.INVALID_PARAMS {
-		var name string
-		_ = json.Unmarshal(m.params["name"], &name) // no name is the empty one
+		name := nameIn(m)
 		if g.mcp.GetTool(name) == nil {
 			e.Message = unknownTool(g.mcp, name)
 		}

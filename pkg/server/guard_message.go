@@ -118,6 +118,12 @@ func (m *rpcMessage) forMCP() json.RawMessage {
 	return append(b, '}')
 }
 
+// nameIn is the tool that a call names; no name is the empty one.
+func nameIn(m *rpcMessage) (name string) {
+	_ = json.Unmarshal(m.params["name"], &name)
+	return name
+}
+
 func newRPCError(code int, err error) *mcp.JSONRPCErrorDetails {
 	return &mcp.JSONRPCErrorDetails{Code: code, Message: err.Error()}
 }

@@ -33,9 +33,11 @@ func (t tools) bounded() (out []mcpserver.ServerTool, err error) {
 			var got readAnswer
 			args := r.NewArgs()
 			onRecord, err := t.engine.Read(ctx, c, engine.Reading{
-				Schema: in, Args: args, Live: r.Live(),
+				Schema: in, Args: args, Live: r.Live(), Nodes: r.Nodes,
 				Do: func(ctx context.Context, namespaces []string) (err error) {
-					got.Answer, err = r.Run(ctx, t.options.Reads, namespaces, args)
+					cluster := t.options.Reads
+					cluster.Principal = c.Principal
+					got.Answer, err = r.Run(ctx, cluster, namespaces, args)
 					return err
 				},
 			})

@@ -41,9 +41,10 @@ func (w *wall) set(off time.Duration) { w.offset.Store(int64(off)) }
 // clock and its principal.
 type core struct {
 	*engine.Engine
-	t     *testing.T
-	state string
-	proxy *harness.Proxy
+	t         *testing.T
+	state     string
+	proxy     *harness.Proxy
+	principal engine.Principal
 }
 
 type coreOptions struct {
@@ -62,7 +63,10 @@ func newCore(t *testing.T, o coreOptions) *core {
 	if o.clock == nil {
 		o.clock = &wall{}
 	}
-	c := &core{t: t, state: o.state, proxy: harness.NewProxy(t, harness.Account(t, cp))}
+	c := &core{
+		t: t, state: o.state, proxy: harness.NewProxy(t, harness.Account(t, cp)),
+		principal: engine.Principal{Kind: "os", Name: cmp.Or(o.principal, "alice")},
+	}
 	keys, err := journal.LoadKeys(filepath.Join(o.state, "keys.json"), o.clock.now, rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +85,7 @@ func newCore(t *testing.T, o coreOptions) *core {
 		Policy: gate.Policy{Limits: gate.Limits{
 			MaxReplicas: 100, MaxBlastPercent: 100, WritesPerMinute: 1000, PlansPerMinute: 10000, TTL: cmp.Or(o.ttl, 2*time.Minute), Irreversible: gate.Allow,
 		}},
-		Label: "kind-lab", Principal: journal.Principal{Kind: "os", Name: cmp.Or(o.principal, "alice")}, Inst: inst,
+		Label: "kind-lab", Inst: inst,
 		VerifyWait: cmp.Or(o.verifyWait, 45*time.Second), VerifyTimeout: time.Second, Log: log,
 	}, clients, j, keys, o.clock.now, rand.Reader)
 	t.Cleanup(func() {
@@ -104,7 +108,7 @@ func (c *core) call(tool string, args harness.Args) engine.Call {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return engine.Call{Action: scaleAction, Tool: tool, Raw: raw}
+	return engine.Call{Action: scaleAction, Tool: tool, Raw: raw, Principal: c.principal}
 }
 
 // plan gives the arguments that execute a scale.

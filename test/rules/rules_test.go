@@ -80,6 +80,9 @@ var outside = []struct {
 	{"github.com/mark3labs/mcp-go", []string{"pkg/server"}, "only the server speaks MCP"},
 	{"k8s.io/client-go/rest", []string{"pkg/kube", "pkg/app"}, "only kube builds clients; app loads the kubeconfig"},
 	{"k8s.io/client-go/dynamic", nil, "dry run and execution are the same typed call"},
+	{"github.com/prometheus", []string{"pkg/app"}, "what is counted is wiring; nothing below knows a registry"},
+	{"go.opentelemetry.io", []string{"pkg/app"}, "what is traced is wiring; nothing below knows a provider"},
+	{"golang.org/x/net", []string{"pkg/server"}, "one listener"},
 	{"os/exec", nil, "no subprocess in the product"},
 	{"k8s.io/client-go", []string{"pkg/action", "actions", "pkg/blast", "pkg/kube", "pkg/read", "pkg/journal", "pkg/journal/cluster", "pkg/engine", "pkg/app"}, "plan, refusal and gate are data and decisions"},
 }

@@ -93,7 +93,7 @@ func newSimulation(t *testing.T, dir string) *simulation {
 		Policy: gate.Policy{Limits: gate.Limits{
 			MaxReplicas: 100, MaxBlastPercent: 100, WritesPerMinute: 1 << 20, PlansPerMinute: 1 << 20, TTL: 10 * time.Minute, Irreversible: gate.Allow,
 		}},
-		Label: "fake", Principal: journal.Principal{Kind: "os", Name: "test"}, Inst: "aaaa",
+		Label: "fake", Inst: "aaaa",
 		VerifyWait: 20 * time.Second, VerifyTimeout: time.Second, Log: log,
 	}, clients, j, keys, time.Now, rand.Reader)
 	t.Cleanup(func() {

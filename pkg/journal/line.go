@@ -33,7 +33,7 @@ const (
 	EventIntent    = "execute_intent" // before each request; the first one is the claim
 	EventStep      = "step"           // the outcome of one request
 	EventVerify    = "verify"
-	EventAdopted   = "adopted"   // the record of a plan that another replica made, before the first line here that rests on it
+	EventAdopted   = "adopted"   // another replica planned or claimed it: before the first line here that rests on that; with the record, where it is not here
 	EventRotated   = "rotated"   // the last line of a file that is closed, and the first of the next
 	EventRecovered = "recovered" // what could not be trusted was taken off; with a Code it was the operator who asked
 )

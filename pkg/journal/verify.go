@@ -148,8 +148,10 @@ func (v *verifier) order(e *entry) error {
 		return nil
 	case EventAdopted: // what another replica claimed may be settled by this one
 		if h == nil {
-			v.plans[e.Plan] = &history{attempts: map[[2]int]bool{}, adopted: true}
+			h = &history{attempts: map[[2]int]bool{}}
+			v.plans[e.Plan] = h
 		}
+		h.adopted = true
 		return nil
 	case EventApproved, EventIntent, EventStep, EventExecute, EventUnknown, EventReconciled:
 	default:

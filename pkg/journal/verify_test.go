@@ -44,6 +44,7 @@ func TestVerifyOrder(t *testing.T) {
 		"nobody knows yet":                  {lines: []*Line{p1, intent(1, 1, "c"), event(EventUnknown)}, wantUnsettled: []string{"p1"}},
 		"another replica's, executed":       {lines: []*Line{adopted, intent(1, 1, "c"), step(1, 1), executeLine("p1"), event(EventVerify)}},
 		"another replica's, settled":        {lines: []*Line{adopted, reconciled, event(EventVerify)}},
+		"planned here, claimed by another":  {lines: []*Line{p1, adopted, reconciled}},
 		"adopted again":                     {lines: []*Line{p1, intent(1, 1, "c"), adopted, executeLine("p1")}},
 		"another's result, no intent":       {lines: []*Line{adopted, executeLine("p1")}, wantErr: "an outcome and no intent"},
 		"another's step, no intent":         {lines: []*Line{adopted, intent(1, 1, "c"), step(2, 1)}, wantErr: "and no intent for it"},

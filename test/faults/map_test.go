@@ -49,7 +49,7 @@ var rows = map[int]struct {
 	24: {"one phrase a hundred times at once", []string{"test/integration.TestHundredCalls", "test/integration.TestUnknownForAll"}, ""},
 	25: {"two processes, one state folder, one phrase", []string{"test/integration.TestTwoProcesses", "test/integration.TestSeesAnothersEffect", "pkg/journal.TestOneClaim"}, ""},
 	26: {"two replicas, one phrase", []string{
-		"test/replicas.TestHundredCalls", "test/replicas.TestClaimLost", "test/replicas.TestClaimOfAnother", "test/replicas.TestKilled", "test/replicas.TestSettledUnasked", "test/replicas.TestTakenForDead",
+		"test/replicas.TestHundredCalls", "test/replicas.TestClaimLost", "test/replicas.TestClaimOfAnother", "test/replicas.TestFaultyLedger", "test/replicas.TestKilled", "test/replicas.TestSettledUnasked", "test/replicas.TestTakenForDead",
 	}, ""},
 	27: {"owner paused after its claim", []string{"test/faults.TestFault_27_PausedAfterTheClaim", "test/replicas.TestPaused"}, ""},
 	28: {"ledger object deleted or edited", []string{"test/replicas.TestTampered", "test/replicas.TestDeletedUnderWay", "test/replicas.TestBudgetTampered", "test/replicas.TestTransitions", "test/replicas.TestForbidden"}, ""},

@@ -96,36 +96,39 @@ func TestKilled(t *testing.T) {
 		{"in its file, and the ledger never heard", false, func(*harness.Server) func(harness.Request) bool { return result }, false, plan.Executed},
 		{"in the ledger, answer held", true, func(*harness.Server) func(harness.Request) bool { return result }, false, plan.Executed},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			l := newLedger(t)
-			ns, scale := newWeb(t)
-			doomed, next := l.spawn(), l.spawn()
-			args := doomed.Plan("scale", scale)
-			reached, release := hold(t, doomed.Proxy, tc.answer, true, tc.at(doomed))
-			if _, _, err := doomed.Send("tools/call", map[string]any{"name": "scale", "arguments": args}); err != nil {
-				t.Fatal(err)
-			}
-			await(t, tc.name, reached)
-			doomed.Kill()
-			release()
-			first := settled(t, next, "scale", args)
-			if first.Outcome != tc.want || first.Replayed == tc.free {
-				t.Errorf("outcome %s, replayed %t, want %s: %s", first.Outcome, first.Replayed, tc.want, first.Result)
-			}
-			effects := map[plan.Outcome]int32{plan.Executed: 3, plan.Failed: 2}
-			if n := replicas(t, ns); n != effects[tc.want] {
-				t.Errorf("%d replicas, and the result is %s", n, first.Outcome)
-			}
-			sent := len(next.Proxy.Requests(isScale))
-			if want := map[bool]int{true: 1, false: 0}[tc.free]; sent != want {
-				t.Errorf("the other sent %d scales, want %d", sent, want)
-			}
-			wantSame(t, first, settled(t, next, "scale", args))
-			if w := l.one(); w.Status.Result != string(first.Result) {
-				t.Errorf("the ledger has %s", w.Status.Result)
-			}
-		})
+		for _, planner := range []string{"planned there", "planned by the other"} {
+			t.Run(tc.name+", "+planner, func(t *testing.T) {
+				t.Parallel()
+				l := newLedger(t)
+				ns, scale := newWeb(t)
+				doomed, next := l.spawn(), l.spawn()
+				by := map[string]*harness.Server{"planned there": doomed, "planned by the other": next}[planner]
+				args := by.Plan("scale", scale)
+				reached, release := hold(t, doomed.Proxy, tc.answer, true, tc.at(doomed))
+				if _, _, err := doomed.Send("tools/call", map[string]any{"name": "scale", "arguments": args}); err != nil {
+					t.Fatal(err)
+				}
+				await(t, tc.name, reached)
+				doomed.Kill()
+				release()
+				first := settled(t, next, "scale", args)
+				if first.Outcome != tc.want || first.Replayed == tc.free {
+					t.Errorf("outcome %s, replayed %t, want %s: %s", first.Outcome, first.Replayed, tc.want, first.Result)
+				}
+				effects := map[plan.Outcome]int32{plan.Executed: 3, plan.Failed: 2}
+				if n := replicas(t, ns); n != effects[tc.want] {
+					t.Errorf("%d replicas, and the result is %s", n, first.Outcome)
+				}
+				sent := len(next.Proxy.Requests(isScale))
+				if want := map[bool]int{true: 1, false: 0}[tc.free]; sent != want {
+					t.Errorf("the other sent %d scales, want %d", sent, want)
+				}
+				wantSame(t, first, settled(t, next, "scale", args))
+				if w := l.one(); w.Status.Result != string(first.Result) {
+					t.Errorf("the ledger has %s", w.Status.Result)
+				}
+			})
+		}
 	}
 }
 

@@ -80,7 +80,7 @@ func (st *RateBudgetStatus) peak(uid string, since time.Time) (ready int, at tim
 // to delete it gives nobody a new budget.
 func (c *Cluster) budget(ctx context.Context) (*RateBudget, error) {
 	for {
-		b, err := c.budgets.Get(ctx, BudgetName, metav1.GetOptions{})
+		b, err := read(ctx, func() (*RateBudget, error) { return c.budgets.Get(ctx, BudgetName, metav1.GetOptions{}) })
 		switch {
 		case apierrors.IsNotFound(err):
 			if err := missing(err); err != nil {

@@ -259,10 +259,10 @@ func kinds(lines []*journal.Line) (out []kind) {
 	return out
 }
 
-// write puts lines into this replica's file, each of them once, and before the first that
-// rests on another replica's plan its record.
+// write puts lines into this replica's file, each of them once, and an adopted line before
+// the first that rests on what another replica planned or claimed.
 func (c *Cluster) write(lines []*journal.Line) error {
-	foreign := map[string]*plan.Plan{}
+	records := map[string]*plan.Plan{}
 	var here []*journal.Line
 	c.mu.Lock()
 	for _, l := range lines {
@@ -275,14 +275,14 @@ func (c *Cluster) write(lines []*journal.Line) error {
 		err := c.file.View(func(led *journal.Ledger) error {
 			for _, l := range here {
 				if rests(l) && !led.Plan(l.Plan).Planned {
-					foreign[l.Plan] = nil
+					records[l.Plan] = nil
 				}
 			}
 			return nil
 		})
-		for id := range foreign {
+		for id := range records {
 			if err == nil {
-				foreign[id], err = c.Record(id)
+				records[id], err = c.Record(id)
 			}
 		}
 		if err != nil {
@@ -292,9 +292,10 @@ func (c *Cluster) write(lines []*journal.Line) error {
 	err := c.file.Append(func(led *journal.Ledger) (out []*journal.Line, _ error) {
 		for _, l := range here {
 			st := led.Plan(l.Plan)
-			if p := foreign[l.Plan]; p != nil && rests(l) && !st.Planned {
-				out = append(out, &journal.Line{Event: journal.EventAdopted, Plan: p.ID, Cluster: p.Cluster, Label: p.Label, Record: p})
-				delete(foreign, l.Plan)
+			p := records[l.Plan]
+			delete(records, l.Plan)
+			if p != nil && !st.Planned || l.Event == journal.EventReconciled && !st.Claimed {
+				out = append(out, &journal.Line{Event: journal.EventAdopted, Plan: l.Plan, Cluster: l.Cluster, Label: l.Label, Record: p})
 			}
 			if l.Result != nil && st.Done {
 				continue // this file has its result already, and that is what it gave the others
@@ -547,7 +548,7 @@ func (c *Cluster) Result(id string) (json.RawMessage, error) {
 func (c *Cluster) each(ctx context.Context, selector string, see func(*Write) error) error {
 	o := metav1.ListOptions{FieldSelector: selector, Limit: 50}
 	for {
-		page, err := c.writes.List(ctx, o)
+		page, err := read(ctx, func() (*WriteList, error) { return c.writes.List(ctx, o) })
 		if err != nil {
 			return &failed{"the plans cannot be listed", err}
 		}

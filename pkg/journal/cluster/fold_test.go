@@ -147,7 +147,7 @@ func TestFold(t *testing.T) {
 func TestLargestFits(t *testing.T) {
 	c, p := newCluster(t), record(plan.MaxSteps)
 	w := newWrite(p, "{}", []string{"{}"})
-	for attempt := range 3 {
+	for attempt := range 2 {
 		for step := range plan.MaxSteps {
 			for _, l := range []*journal.Line{intent(step+1, attempt+1), outcome(step+1, attempt+1, "blocked")} {
 				if _, err := c.advance(w, l, time.Now()); err != nil {

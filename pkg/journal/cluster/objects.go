@@ -101,7 +101,7 @@ func (c *Cluster) get(ctx context.Context, id string) (*Write, error) {
 	if !plan.ValidID(id) {
 		return nil, nil
 	}
-	w, err := c.writes.Get(ctx, id, metav1.GetOptions{})
+	w, err := read(ctx, func() (*Write, error) { return c.writes.Get(ctx, id, metav1.GetOptions{}) })
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, missing(err)
@@ -111,6 +111,27 @@ func (c *Cluster) get(ctx context.Context, id string) (*Write, error) {
 		return nil, nil
 	}
 	return w, c.check(w)
+}
+
+// readTries is how often something is read again where there is no answer.
+const readTries = 4
+
+// read reads, and does so again where there is no answer: it costs nothing but time.
+func read[T any](ctx context.Context, get func() (T, error)) (v T, err error) {
+	for try := range readTries {
+		if v, err = get(); err == nil {
+			return v, nil
+		}
+		if class, _ := kube.Classify(err, true); class == kube.NotApplied {
+			return v, err
+		}
+		select {
+		case <-ctx.Done():
+			return v, err
+		case <-time.After(wait.Jitter(time.Duration(try+1)*20*time.Millisecond, 1)):
+		}
+	}
+	return v, err
 }
 
 // missing tells an object that is not there from definitions that are not: for those the

@@ -19,6 +19,7 @@ import (
 
 	"github.com/kubewrite/kube-write-mcp/pkg/gate"
 	"github.com/kubewrite/kube-write-mcp/pkg/kube"
+	"github.com/kubewrite/kube-write-mcp/pkg/manifests"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 )
 
@@ -46,7 +47,8 @@ type doctor struct {
 	cluster  cluster
 	clients  *kube.Clients
 	date     *dates
-	needed   []right // all that the enabled actions need
+	shares   *manifests.Ledger // nil without one
+	needed   []right           // all that the enabled actions need, and what serves them
 	findings []finding
 }
 
@@ -105,6 +107,13 @@ func (o *options) examine(ctx context.Context, d *doctor) {
 		d.say("kubeconfig", broken, "name a kubeconfig and a context that exist", "%v", err)
 		return
 	}
+	if d.shares, err = o.sharedRights(d.cluster.namespace); err == nil && d.shares != nil && d.shares.Namespace == "" {
+		err = errNoLedgerNamespace
+	}
+	if err != nil {
+		d.say("ledger", broken, "correct --ledger and --ledger-namespace", "%v", err)
+		return
+	}
 	d.date = &dates{}
 	d.cluster.config.Wrap(d.date.wrap)
 	if d.clients, err = kube.New(d.cluster.config, version(), time.Now, slog.New(slog.DiscardHandler)); err != nil {
@@ -117,7 +126,7 @@ func (o *options) examine(ctx context.Context, d *doctor) {
 	}
 	d.clockSkew()
 	all, onNodes := o.rights(d.policy)
-	d.needed = rightsIn(d.policy, all, onNodes)
+	d.needed = rightsIn(d.policy, d.shares, all, onNodes)
 	o.missing(ctx, d)
 	d.excess(ctx)
 	d.dryRun(ctx)

@@ -42,7 +42,7 @@ func (r right) String() string {
 
 // rightsIn are the rights of rules where the generated RBAC grants them, so that both
 // never differ.
-func rightsIn(p gate.Policy, all, onNodes []rbacv1.PolicyRule) (rights []right) {
+func rightsIn(p gate.Policy, shares *manifests.Ledger, all, onNodes []rbacv1.PolicyRule) (rights []right) {
 	grant := func(namespace string, rules []rbacv1.PolicyRule) {
 		for _, r := range rules {
 			names := r.ResourceNames
@@ -60,7 +60,7 @@ func rightsIn(p gate.Policy, all, onNodes []rbacv1.PolicyRule) (rights []right) 
 			}
 		}
 	}
-	for _, o := range manifests.RBAC(manifests.Config{Policy: p, Rules: all, OnNodes: onNodes}) {
+	for _, o := range manifests.RBAC(manifests.Config{Policy: p, Rules: all, OnNodes: onNodes, Ledger: shares}) {
 		switch o := o.(type) {
 		case *rbacv1.ClusterRole:
 			grant("", o.Rules)
@@ -107,9 +107,9 @@ func (o *options) missing(ctx context.Context, d *doctor) {
 		return
 	}
 	const fix = "grant what the rbac command prints with the same flags: kube-write-mcp rbac | kubectl apply -f -"
-	tell := func(whose string, all, onNodes []rbacv1.PolicyRule) {
+	tell := func(whose string, rights []right) {
 		var no []string
-		for _, r := range rightsIn(d.policy, all, onNodes) {
+		for _, r := range rights {
 			if lacks[r] {
 				no = append(no, r.String())
 			}
@@ -124,9 +124,15 @@ func (o *options) missing(ctx context.Context, d *doctor) {
 		if slices.Contains(node, a) {
 			onNodes = rules
 		}
-		tell(a.Name, rules, onNodes)
+		tell(a.Name, rightsIn(d.policy, nil, rules, onNodes))
 	}
-	tell("the read tools", read.Rules(), nil)
+	tell("the read tools", rightsIn(d.policy, nil, read.Rules(), nil))
+	if o.http != "" {
+		tell("asking who calls", rightsIn(d.policy, nil, kube.ReviewRules, nil))
+	}
+	if d.shares != nil {
+		tell("the cluster ledger", rightsIn(gate.Policy{}, d.shares, nil, nil))
+	}
 	if len(lacks) == 0 {
 		d.say("rights", good, "", "nothing that the enabled actions need is missing")
 	}
@@ -154,6 +160,9 @@ func (d *doctor) excess(ctx context.Context) {
 	const fix = "use a ServiceAccount with exactly what the rbac command prints"
 	harmful, more := map[string][]string{}, map[string][]string{} // the namespaces of each right
 	namespaces := append(slices.Clone(d.policy.AllowNamespaces), metav1.NamespaceDefault, metav1.NamespaceSystem)
+	if d.shares != nil {
+		namespaces = append(namespaces, d.shares.Namespace)
+	}
 	slices.Sort(namespaces)
 	namespaces = slices.Compact(namespaces)
 	for _, ns := range namespaces {

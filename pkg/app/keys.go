@@ -14,8 +14,8 @@ import (
 )
 
 func (o *options) keysCommands() *cobra.Command {
-	keys := &cobra.Command{Use: "keys", Short: "Rotate the keys that sign phrases and the audit log", Args: cobra.NoArgs}
-	keys.AddCommand(o.keysRotate(), o.keysPrune())
+	keys := &cobra.Command{Use: "keys", Short: "Make and rotate the keys that sign phrases and the audit log", Args: cobra.NoArgs}
+	keys.AddCommand(o.keysMake(), o.keysRotate(), o.keysPrune())
 	return keys
 }
 
@@ -25,6 +25,23 @@ func (o *options) ownKeys() (dir string, keys *journal.Keyring, err error) {
 		return "", nil, errors.New("a file that is named with --key-file is changed by whoever made it")
 	}
 	return o.keys(false)
+}
+
+func (o *options) keysMake() *cobra.Command {
+	return &cobra.Command{
+		Use: "make", Short: "Make the key file in the state folder, for a Secret that several servers share", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.keyFile != "" {
+				return errors.New("a key file is made in the folder of --state-dir, not at --key-file")
+			}
+			dir, _, err := o.keys(true)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "the keys are in %s\n", filepath.Join(dir, "keys.json"))
+			return nil
+		},
+	}
 }
 
 func (o *options) keysRotate() *cobra.Command {

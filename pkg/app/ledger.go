@@ -22,6 +22,8 @@ const (
 	ledgerCluster = "cluster"
 )
 
+var errNoLedgerNamespace = errors.New("with --ledger cluster and outside of a pod, name its namespace with --ledger-namespace")
+
 // shared is the ledger that a server decides by, and what it does for it.
 type shared struct {
 	journal  engine.Journal
@@ -38,16 +40,24 @@ func (o *options) replica() (string, error) {
 	return os.Hostname()
 }
 
+// checkLedger says what is wrong with the flags that choose the ledger.
+func (o *options) checkLedger() error {
+	switch {
+	case !slices.Contains([]string{ledgerFile, ledgerCluster}, o.ledger):
+		return fmt.Errorf("ledger must be %s or %s, not %q", ledgerFile, ledgerCluster, o.ledger)
+	case o.ledger == ledgerFile && o.ledgerNamespace != "":
+		return errors.New("ledger-namespace is for --ledger cluster")
+	}
+	return nil
+}
+
 // shared opens the ledger: the file itself, or the objects in the cluster with the file
 // beside them.
 func (o *options) shared(at cluster, file *journal.Journal, keys *journal.Keyring, inst string, log *slog.Logger) (shared, error) {
-	if !slices.Contains([]string{ledgerFile, ledgerCluster}, o.ledger) {
-		return shared{}, fmt.Errorf("ledger must be %s or %s, not %q", ledgerFile, ledgerCluster, o.ledger)
+	if err := o.checkLedger(); err != nil {
+		return shared{}, err
 	}
 	if o.ledger == ledgerFile {
-		if o.ledgerNamespace != "" {
-			return shared{}, errors.New("ledger-namespace is for --ledger cluster")
-		}
 		return shared{journal: file, release: func() {}, maintain: func(_ context.Context, settle func()) { settle() }}, nil
 	}
 	if o.keyFile == "" {
@@ -55,7 +65,7 @@ func (o *options) shared(at cluster, file *journal.Journal, keys *journal.Keyrin
 	}
 	namespace := cmp.Or(o.ledgerNamespace, at.namespace)
 	if namespace == "" {
-		return shared{}, errors.New("with --ledger cluster and outside of a pod, name its namespace with --ledger-namespace")
+		return shared{}, errNoLedgerNamespace
 	}
 	client, err := kube.NewLedger(at.config, version(), namespace, ledger.Register)
 	if err != nil {

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"slices"
@@ -14,8 +15,11 @@ import (
 	"github.com/kubewrite/kube-write-mcp/pkg/action"
 	"github.com/kubewrite/kube-write-mcp/pkg/engine"
 	"github.com/kubewrite/kube-write-mcp/pkg/gate"
+	ledger "github.com/kubewrite/kube-write-mcp/pkg/journal/cluster"
+	"github.com/kubewrite/kube-write-mcp/pkg/kube"
 	"github.com/kubewrite/kube-write-mcp/pkg/manifests"
 	"github.com/kubewrite/kube-write-mcp/pkg/read"
+	"github.com/kubewrite/kube-write-mcp/pkg/server"
 )
 
 // place is where the server runs in the cluster: what its objects are made for.
@@ -40,8 +44,46 @@ func (o *options) config(f *pflag.FlagSet, p place) (manifests.Config, error) {
 	if !slices.Contains(policy.ProtectNamespaces, p.namespace) {
 		policy.ProtectNamespaces = append(policy.ProtectNamespaces, p.namespace)
 	}
+	shares, err := o.sharedRights(p.namespace)
+	if err != nil {
+		return manifests.Config{}, err
+	}
+	if shares != nil && !slices.Contains(policy.ProtectNamespaces, shares.Namespace) {
+		policy.ProtectNamespaces = append(policy.ProtectNamespaces, shares.Namespace)
+	}
 	all, onNodes := o.rights(policy)
-	return manifests.Config{Namespace: p.namespace, Name: p.account, Policy: policy, Rules: all, OnNodes: onNodes}, nil
+	return manifests.Config{Namespace: p.namespace, Name: p.account, Policy: policy, Rules: all, OnNodes: onNodes, Ledger: shares}, nil
+}
+
+// sharedRights is what the cluster ledger of a server in a namespace needs; nil without
+// one.
+func (o *options) sharedRights(own string) (*manifests.Ledger, error) {
+	if err := o.checkLedger(); err != nil || o.ledger == ledgerFile {
+		return nil, err
+	}
+	l := &manifests.Ledger{Namespace: cmp.Or(o.ledgerNamespace, own), Rules: ledger.Rules()}
+	for _, d := range ledger.CRDs() {
+		l.Definitions = append(l.Definitions, d)
+	}
+	policy, binding := ledger.ApprovalPolicy()
+	l.Definitions = append(l.Definitions, policy, binding)
+	return l, nil
+}
+
+// callers are the rights that callers over HTTP have use for. Who approves needs one where
+// the plan writes, and one where the ledger is.
+func callers(l *manifests.Ledger) []manifests.Role {
+	on := func(suffix string, verbs ...string) manifests.Role {
+		return manifests.Role{Suffix: suffix, Rules: []rbacv1.PolicyRule{kube.ActionRule(verbs...)}}
+	}
+	all := []manifests.Role{
+		on("-read", engine.VerbRead), on("-plan", engine.VerbRead, engine.VerbPlan), on("-write", engine.VerbRead, engine.VerbPlan, engine.VerbWrite),
+		{Suffix: "-metrics", Rules: []rbacv1.PolicyRule{{NonResourceURLs: []string{server.MetricsPath}, Verbs: []string{"get"}}}},
+	}
+	if l != nil {
+		all = append(all, on("-approve", engine.VerbApprove), manifests.Role{Suffix: "-approvals", Namespace: l.Namespace, Rules: ledger.ApproverRules()})
+	}
+	return all
 }
 
 // rights are the rules of everything that this policy can do, and of its node actions
@@ -49,6 +91,9 @@ func (o *options) config(f *pflag.FlagSet, p place) (manifests.Config, error) {
 func (o *options) rights(p gate.Policy) (all, onNodes []rbacv1.PolicyRule) {
 	enabled, node := o.usable(p)
 	all = engine.Rules(enabled, read.Rules()...)
+	if o.http != "" {
+		all = append(all, kube.ReviewRules...)
+	}
 	if node != nil {
 		onNodes = engine.Rules(node)
 	}
@@ -108,12 +153,13 @@ func (o *options) manifests() *cobra.Command {
 	var cmd *cobra.Command
 	var text []byte
 	cmd = o.printer("manifests", "Print everything that runs the server in a pod of the cluster", func(c manifests.Config) []any {
-		c.Image, c.PolicyFile = image, string(text)
+		c.Image, c.PolicyFile, c.Callers = image, string(text), callers(c.Ledger)
 		c.Args = o.podArgs(cmd.Flags())
 		return manifests.Pod(c)
 	})
 	cmd.Flags().StringVar(&image, "image", "kube-write-mcp:"+Version, "`image` of the server")
 	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
+		o.http = podAddress
 		if o.policyFile != "" {
 			text, err = os.ReadFile(o.policyFile)
 		}
@@ -122,13 +168,21 @@ func (o *options) manifests() *cobra.Command {
 	return cmd
 }
 
+// podAddress is where the server listens in a pod.
+var podAddress = fmt.Sprintf(":%d", manifests.Port)
+
 // podArgs are the arguments of the server in a pod: those flags of this command that the
 // server has too, where they were given, and what the pod decides. A flag that this binary
 // does not have is not among them.
 func (o *options) podArgs(given *pflag.FlagSet) []string {
 	pod := map[string]string{
-		"http":      fmt.Sprintf(":%d", manifests.Port),
+		"http":      podAddress,
+		"tls-cert":  manifests.TLSCertPath,
+		"tls-key":   manifests.TLSKeyPath,
 		"state-dir": manifests.StatePath,
+	}
+	if o.ledger == ledgerCluster {
+		pod["key-file"] = manifests.KeysPath
 	}
 	if o.policyFile != "" {
 		pod["policy"] = manifests.PolicyPath

@@ -154,7 +154,9 @@ func TestPodArgs(t *testing.T) {
 	}
 	args := d.Spec.Template.Spec.Containers[0].Args
 	want := []string{
-		"serve", "--allow-namespaces=a,b", "--allow-write=true", "--cluster-name=prod", "--http=:8443", "--policy=/etc/kube-write-mcp/policy.yaml", "--state-dir=/state/kube-write-mcp", "--ttl=1m0s",
+		"serve", "--allow-namespaces=a,b", "--allow-write=true", "--cluster-name=prod", "--http=:8443",
+		"--policy=/etc/kube-write-mcp/policy/policy.yaml", "--state-dir=/state/kube-write-mcp",
+		"--tls-cert=/etc/kube-write-mcp/tls/tls.crt", "--tls-key=/etc/kube-write-mcp/tls/tls.key", "--ttl=1m0s",
 	}
 	if diff := cmp.Diff(want, args); diff != "" {
 		t.Errorf("args (-want +got):\n%s", diff)

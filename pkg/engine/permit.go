@@ -11,9 +11,10 @@ import (
 // The virtual verbs on actions.kubewrite.dev, by which the cluster's own RBAC says who may
 // do what. The name of the resource is the action's, of VerbRead the tool's.
 const (
-	VerbRead  = "read"
-	VerbPlan  = "plan"
-	VerbWrite = "write"
+	VerbRead    = "read"
+	VerbPlan    = "plan"
+	VerbWrite   = "write"
+	VerbApprove = "approve"
 )
 
 // Caller is one who is known by more than a name, and is not alone: the callers over HTTP.

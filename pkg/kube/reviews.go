@@ -40,6 +40,11 @@ var ReviewRules = []rbacv1.PolicyRule{
 	{APIGroups: []string{authorizationv1.GroupName}, Resources: []string{"subjectaccessreviews"}, Verbs: []string{"create"}},
 }
 
+// ActionRule is the RBAC of a caller: virtual verbs on every action.
+func ActionRule(verbs ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{actionsGroup}, Resources: []string{actionsResource}, Verbs: verbs}
+}
+
 // Reviews asks the API server who callers are and what they may do. It remembers the
 // answers for 10 s at most, and of tokens no more than a hash.
 type Reviews struct {

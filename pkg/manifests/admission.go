@@ -16,11 +16,11 @@ import (
 // Admission is the policy's limits as admission policies: the API server holds the
 // server's account to them as well, in dry runs too, whatever client uses it. It cannot
 // know what a request is for: an undo above max_replicas is refused, and drain_protected
-// lets any eviction pass.
+// lets any eviction pass. What the account writes to its ledger is left to RBAC.
 func Admission(c Config) []any {
 	scope := []admissionv1.Validation{deny("request.operation != 'CONNECT'", "nothing may reach into a pod or through the API server")}
 	evicts := "request.resource.resource == 'pods' && has(request.subResource) && request.subResource == 'eviction'"
-	inside := "!has(request.namespace) || request.namespace == '' || "
+	inside := "!has(request.namespace) || request.namespace == '' || " + c.ledger()
 	if len(c.Policy.ProtectNamespaces) > 0 {
 		protected := inside + fmt.Sprintf("!(request.namespace in %s)", list(c.Policy.ProtectNamespaces))
 		if c.Policy.DrainProtected {
@@ -52,7 +52,28 @@ func Admission(c Config) []any {
 // PlanOnly is the policy that lets a credential dry-run and never write, whatever RBAC
 // lets it do.
 func PlanOnly(c Config) []any {
-	return c.policy("-plan-only", all(), nil, deny("has(request.dryRun) && request.dryRun", "this credential may plan and never write"))
+	return c.policy("-plan-only", all(), nil, deny(c.ledger()+"(has(request.dryRun) && request.dryRun)", "this credential may plan and never write"))
+}
+
+// ledger lets pass what is written to the ledger's objects where they are; it is "" where
+// there is none.
+func (c Config) ledger() string {
+	if c.Ledger == nil {
+		return ""
+	}
+	var objects []string
+	for _, r := range c.Ledger.Rules {
+		var written []string
+		for _, resource := range r.Resources {
+			resource, _, _ = strings.Cut(resource, "/")
+			written = append(written, resource)
+		}
+		if slices.ContainsFunc(r.Verbs, func(v string) bool { return v != "get" && v != "list" && v != "watch" }) {
+			objects = append(objects, fmt.Sprintf("(request.resource.group in %s && request.resource.resource in %s)", list(r.APIGroups), list(written)))
+		}
+	}
+	slices.Sort(objects)
+	return fmt.Sprintf("(request.namespace == %s && (%s)) || ", quote(c.Ledger.Namespace), strings.Join(slices.Compact(objects), " || "))
 }
 
 // policy makes a policy and its binding; it holds the one user alone.

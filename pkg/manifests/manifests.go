@@ -27,6 +27,12 @@ type Config struct {
 	// whose reads reach into every namespace.
 	Rules, OnNodes []rbacv1.PolicyRule
 
+	// Ledger is what the cluster ledger needs; nil where the journal's file is all there is.
+	Ledger *Ledger
+
+	// Callers are the rights of those who call the server over HTTP.
+	Callers []Role
+
 	// User is whom the admission policies hold; "" is the ServiceAccount.
 	User string
 
@@ -35,6 +41,13 @@ type Config struct {
 	Image      string
 	Args       []string
 	PolicyFile string
+}
+
+// Ledger is what several replicas share a ledger by.
+type Ledger struct {
+	Namespace   string              // of its objects
+	Rules       []rbacv1.PolicyRule // in that namespace
+	Definitions []any               // what the API server must know before it
 }
 
 // labels are on everything, so that it can be found and removed again.

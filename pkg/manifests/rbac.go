@@ -8,14 +8,17 @@ import (
 )
 
 // clusterScoped are the resources of the rules that stand in no namespace.
-var clusterScoped = []string{"namespaces", "nodes", "persistentvolumes"}
+var clusterScoped = []string{"namespaces", "nodes", "persistentvolumes", "tokenreviews", "subjectaccessreviews"}
 
 // RBAC is the ServiceAccount with the rights that its rules need, in the namespaces where
 // it may write: Roles there, and a ClusterRole for what stands in no namespace. Without a
 // list of namespaces all stands in the ClusterRole, since RBAC cannot exclude one: the
-// protected ones are then Admission's.
+// protected ones are then Admission's. What the ledger needs stands in a Role of its own.
 func RBAC(c Config) []any {
 	out := []any{c.account()}
+	if c.Ledger != nil {
+		out = append(out, c.role("-ledger", c.Ledger.Namespace, c.Ledger.Rules)...)
+	}
 	if len(c.Policy.AllowNamespaces) == 0 {
 		return append(out, c.clusterRole(c.onNodes(c.Rules))...)
 	}
@@ -46,13 +49,13 @@ func RBAC(c Config) []any {
 	}
 	out = append(out, c.clusterRole(c.onNodes(cluster))...)
 	for _, ns := range c.allowed() {
-		out = append(out, c.role(ns, inside)...)
+		out = append(out, c.role("", ns, inside)...)
 	}
 	if c.Policy.DrainProtected && len(evictees) > 0 {
 		protected := slices.Clone(c.Policy.ProtectNamespaces)
 		slices.Sort(protected)
 		for _, ns := range slices.Compact(protected) {
-			out = append(out, c.role(ns, evictees)...)
+			out = append(out, c.role("", ns, evictees)...)
 		}
 	}
 	return out
@@ -106,15 +109,15 @@ func (c Config) clusterRole(rules []rbacv1.PolicyRule) []any {
 	}
 }
 
-func (c Config) role(namespace string, rules []rbacv1.PolicyRule) []any {
-	m := c.meta("")
+func (c Config) role(suffix, namespace string, rules []rbacv1.PolicyRule) []any {
+	m := c.meta(suffix)
 	m.Namespace = namespace
 	return []any{
 		&rbacv1.Role{TypeMeta: metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "Role"}, ObjectMeta: m, Rules: rules},
 		&rbacv1.RoleBinding{
 			TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "RoleBinding"},
 			ObjectMeta: m,
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: c.Name},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: m.Name},
 			Subjects:   c.subject(),
 		},
 	}

@@ -29,8 +29,11 @@ import (
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 )
 
-// HTTPPath is where MCP is served; beside it there are /healthz, /readyz and /metrics.
+// HTTPPath is where MCP is served; beside it there are /healthz, /readyz and MetricsPath.
 const HTTPPath = "/mcp"
+
+// MetricsPath is the non-resource URL that a caller must be allowed to get.
+const MetricsPath = "/metrics"
 
 const (
 	httpMaxBody        = 1 << 20          // bytes
@@ -204,7 +207,7 @@ func (h *httpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintln(out, "ok")
 	case "/readyz":
 		h.readyz(out, r)
-	case "/metrics", HTTPPath:
+	case MetricsPath, HTTPPath:
 		if no := h.admit(out, r); no != nil {
 			no.write(out)
 		}

@@ -210,6 +210,16 @@ func Rules() []rbacv1.PolicyRule {
 	}
 }
 
+// ApproverRules is what who approves needs where the ledger is, beside the verb approve on
+// the plan's action where that writes.
+func ApproverRules() []rbacv1.PolicyRule {
+	group := []string{kube.LedgerGroup.Group}
+	return []rbacv1.PolicyRule{
+		{APIGroups: group, Resources: []string{writes}, Verbs: []string{"get", "list"}},
+		{APIGroups: group, Resources: []string{approvals}, Verbs: []string{"create"}},
+	}
+}
+
 // ApprovalPolicy is what makes an Approval the word of the one whom it names: its creator
 // is its approver, and may approve writes here (the verb approve on writes of
 // kubewrite.dev). Without it an approval proves nothing.

@@ -43,10 +43,10 @@ func (o *options) listen() (net.Listener, error) {
 }
 
 // httpOptions are those of the flags.
-func (o *options) httpOptions(guard server.GuardOptions, clients *kube.Clients, j *journal.Journal) (server.HTTPOptions, error) {
+func (o *options) httpOptions(guard server.GuardOptions, clients *kube.Clients, j *journal.Journal, ledger func(context.Context) error) (server.HTTPOptions, error) {
 	out := server.HTTPOptions{
 		GuardOptions: guard, Gate: clients.Reviews(o.audience, time.Now), Host: isLoopback, Rate: o.requestsPerSecond,
-		Namespaces: o.allow, Impersonate: o.impersonate, Ready: (&readiness{clients: clients, journal: j}).check,
+		Namespaces: o.allow, Impersonate: o.impersonate, Ready: (&readiness{clients: clients, journal: j, ledger: ledger}).check,
 	}
 	if o.tlsCert == "" {
 		return out, nil
@@ -74,10 +74,11 @@ const (
 type readiness struct {
 	clients *kube.Clients
 	journal *journal.Journal
+	ledger  func(context.Context) error
 
 	mu   sync.Mutex
 	seen time.Time
-	lost bool
+	lost error
 }
 
 // check asks the API server at most every 5 s. What it says is short and fixed: anybody may
@@ -91,11 +92,13 @@ func (r *readiness) check(ctx context.Context) error {
 	if time.Since(r.seen) >= readyFor {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readyWait)
 		defer cancel()
-		_, err := r.clients.Read.Identity(ctx, true)
-		r.seen, r.lost = time.Now(), err != nil
+		r.lost = nil
+		if _, err := r.clients.Read.Identity(ctx, true); err != nil {
+			r.lost = errors.New("the API server does not answer")
+		} else if err := r.ledger(ctx); err != nil {
+			r.lost = errors.New("the ledger cannot be reached")
+		}
+		r.seen = time.Now()
 	}
-	if r.lost {
-		return errors.New("the API server does not answer")
-	}
-	return nil
+	return r.lost
 }

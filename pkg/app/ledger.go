@@ -14,6 +14,7 @@ import (
 	"github.com/kubewrite/kube-write-mcp/pkg/journal"
 	ledger "github.com/kubewrite/kube-write-mcp/pkg/journal/cluster"
 	"github.com/kubewrite/kube-write-mcp/pkg/kube"
+	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 )
 
 // The ledgers that --ledger knows.
@@ -29,6 +30,8 @@ type shared struct {
 	journal  engine.Journal
 	release  func()                                   // says that this process is gone
 	maintain func(ctx context.Context, settle func()) // until ctx ends
+	ready    func(ctx context.Context) error          // whether anything can be put on record
+	second   func(ctx context.Context, p *plan.Plan, but ...string) (string, error)
 }
 
 // replica is the name that this one's checkpoints bear, the pod's; "" where the file is all
@@ -58,16 +61,12 @@ func (o *options) shared(at cluster, file *journal.Journal, keys *journal.Keyrin
 		return shared{}, err
 	}
 	if o.ledger == ledgerFile {
-		return shared{journal: file, release: func() {}, maintain: func(_ context.Context, settle func()) { settle() }}, nil
+		return shared{journal: file, release: func() {}, maintain: func(_ context.Context, settle func()) { settle() }, ready: func(context.Context) error { return nil }}, nil
 	}
 	if o.keyFile == "" {
 		return shared{}, errors.New("with --ledger cluster, name the key file that all replicas share with --key-file")
 	}
-	namespace := cmp.Or(o.ledgerNamespace, at.namespace)
-	if namespace == "" {
-		return shared{}, errNoLedgerNamespace
-	}
-	client, err := kube.NewLedger(at.config, version(), namespace, ledger.Register)
+	client, err := o.ledgerClient(at)
 	if err != nil {
 		return shared{}, err
 	}
@@ -76,5 +75,14 @@ func (o *options) shared(at cluster, file *journal.Journal, keys *journal.Keyrin
 	if err != nil {
 		return shared{}, err
 	}
-	return shared{journal: c, release: release, maintain: c.Maintain}, nil
+	return shared{journal: c, release: release, maintain: c.Maintain, ready: c.Ready, second: c.Approver}, nil
+}
+
+// ledgerClient reaches the ledger's objects.
+func (o *options) ledgerClient(at cluster) (*kube.LedgerClient, error) {
+	namespace := cmp.Or(o.ledgerNamespace, at.namespace)
+	if namespace == "" {
+		return nil, errNoLedgerNamespace
+	}
+	return kube.NewLedger(at.config, version(), namespace, ledger.Register)
 }

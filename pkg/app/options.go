@@ -63,19 +63,24 @@ func (o *options) addState(f *pflag.FlagSet) {
 	f.StringVar(&o.keyFile, "key-file", "", "key `file`; else keys.json in the state folder, made on first use")
 }
 
+// addCluster adds the flags that say which cluster, and whether its ledger is there.
+func (o *options) addCluster(f *pflag.FlagSet) {
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file`; else $KUBECONFIG, ~/.kube/config, or the pod's account")
+	f.StringVar(&o.context, "context", "", "kubeconfig context; must be named with --allow-write where there are several")
+	f.StringVar(&o.execCredentials, "exec-credentials", "allow", "allow or deny the kubeconfig's credential plugins")
+	f.StringVar(&o.ledger, "ledger", ledgerFile, "where plans are claimed: file, or cluster for several replicas")
+	f.StringVar(&o.ledgerNamespace, "ledger-namespace", "", "`namespace` of the cluster ledger; else the pod's own")
+}
+
 // addServe adds the flags of the server: its cluster, and what it allows.
 func (o *options) addServe(f *pflag.FlagSet) {
 	f.BoolVar(&o.allowWrite, "allow-write", false, "offer the write tools; without it they do not exist")
 	f.BoolVar(&o.readOnly, "read-only", false, "offer the read tools alone: nothing can be planned either")
 	f.StringVar(&o.policyFile, "policy", "", "policy `file` (YAML); a flag wins over it")
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file`; else $KUBECONFIG, ~/.kube/config, or the pod's account")
-	f.StringVar(&o.context, "context", "", "kubeconfig context; must be named with --allow-write where there are several")
+	o.addCluster(f)
 	f.StringVar(&o.clusterName, "cluster-name", "", "the cluster's `name` in every answer and phrase; else the context's")
-	f.StringVar(&o.execCredentials, "exec-credentials", "allow", "allow or deny the kubeconfig's credential plugins")
 	f.DurationVar(&o.verifyWait, "verify-wait", 45*time.Second, "how long a call waits for the verdict before it answers verifying, or for a person")
 	f.DurationVar(&o.verifyTimeout, "verify-timeout", 120*time.Second, "how long verification goes on")
-	f.StringVar(&o.ledger, "ledger", ledgerFile, "where plans are claimed: file, or cluster for several replicas")
-	f.StringVar(&o.ledgerNamespace, "ledger-namespace", "", "`namespace` of the cluster ledger; else the pod's own")
 	f.BoolVar(&o.quiet, "quiet", false, "nothing on stderr but errors")
 
 	f.StringVar(&o.http, "http", "", "serve Streamable HTTP on this `address` instead of stdio, to callers that the cluster authenticates")
@@ -106,6 +111,7 @@ func (o *options) addServe(f *pflag.FlagSet) {
 type policyOnly struct {
 	DrainProtected     bool                        `json:"drain_protected"`
 	GateSinglePod      bool                        `json:"gate_single_pod"`
+	TwoPersons         bool                        `json:"two_persons"`
 	ChangeCauseOnScale *bool                       `json:"change_cause_on_scale"`
 	Namespaces         map[string]namespacedLimits `json:"namespaces"`
 	Downstream         []downstream                `json:"downstream"`
@@ -129,7 +135,10 @@ type namespacedLimits struct {
 	Irreversible           gate.Person     `json:"irreversible"`
 	GateSinglePod          bool            `json:"gate_single_pod"`
 	RequireExpectedVersion bool            `json:"require_expected_version"`
+	TwoPersons             bool            `json:"two_persons"`
 }
+
+const needsCluster = "needs --ledger cluster: the second person's approval is an object there"
 
 // policy gives what the flags and the policy file allow. Every fault is named at once.
 func (o *options) policy(f *pflag.FlagSet) (gate.Policy, error) {
@@ -137,7 +146,7 @@ func (o *options) policy(f *pflag.FlagSet) (gate.Policy, error) {
 	if err != nil {
 		return gate.Policy{}, err
 	}
-	o.limits.GateSinglePod = only.GateSinglePod
+	o.limits.GateSinglePod, o.limits.TwoPersons = only.GateSinglePod, only.TwoPersons
 	o.limits.Irreversible = gate.Person(o.irreversible)
 	p := gate.Policy{
 		ProtectNamespaces: o.protect, AllowNamespaces: o.allow, AllowNodes: o.nodes, Actions: o.enabled, Limits: o.limits,
@@ -157,7 +166,10 @@ func (o *options) policy(f *pflag.FlagSet) (gate.Policy, error) {
 	for name, n := range only.Namespaces {
 		p.Namespaces[name] = gate.Limits{
 			MaxReplicas: n.MaxReplicas, MaxBlastPercent: n.MaxBlastPercent, WritesPerMinute: n.WritesPerMinute, TTL: n.TTL.Duration, ApprovalTTL: n.ApprovalTTL.Duration,
-			Irreversible: n.Irreversible, GateSinglePod: n.GateSinglePod, RequireExpectedVersion: n.RequireExpectedVersion,
+			Irreversible: n.Irreversible, GateSinglePod: n.GateSinglePod, RequireExpectedVersion: n.RequireExpectedVersion, TwoPersons: n.TwoPersons,
+		}
+		if n.TwoPersons && o.ledger != ledgerCluster {
+			wrong("namespaces.%s.two_persons %s", name, needsCluster)
 		}
 		if n.Irreversible != "" && !validPerson(n.Irreversible) {
 			wrong("namespaces.%s.irreversible must be human, refuse or allow, not %q", name, n.Irreversible)
@@ -179,6 +191,9 @@ func (o *options) policy(f *pflag.FlagSet) (gate.Policy, error) {
 		}
 	}
 	p.Windows = changeWindows(only.ChangeWindows, known, wrong)
+	if o.limits.TwoPersons && o.ledger != ledgerCluster {
+		wrong("two_persons %s", needsCluster)
+	}
 	if !validPerson(o.limits.Irreversible) {
 		wrong("irreversible must be human, refuse or allow, not %q", o.irreversible)
 	}

@@ -108,7 +108,7 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 	}
 	e := engine.New(engine.Config{
 		Policy: policy, Actions: o.actions, Label: cluster.label, Inst: inst,
-		VerifyWait: o.verifyWait, VerifyTimeout: o.verifyTimeout, Log: log,
+		VerifyWait: o.verifyWait, VerifyTimeout: o.verifyTimeout, Log: log, Second: shared.second,
 	}, clients, shared.journal, keys, time.Now, rand.Reader)
 	s, err := server.New(e, o.actions, server.Options{
 		Version: version(), AllowWrite: o.allowWrite, ReadOnly: o.readOnly, Principal: who, HTTP: listener != nil, Log: log, Observe: tel.call,
@@ -135,7 +135,7 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 		log.Info("serving MCP on stdio", "cluster", cluster.label, "write", o.allowWrite, "state", dir)
 		return server.ServeStdio(cmd.Context(), s, o.stdin, cmd.OutOrStdout(), guard)
 	}
-	options, err := o.httpOptions(guard, clients, j)
+	options, err := o.httpOptions(guard, clients, j, shared.ready)
 	if err != nil {
 		return err
 	}

@@ -130,7 +130,7 @@ func openPlans(j *journal.Journal) (out []openPlan, err error) {
 			Principal: p.Principal, Expires: p.Expires, Approved: approved[id],
 		}
 		if p.Person != nil {
-			row.Person = p.Person.Reasons
+			row.Person = p.Person.Why()
 		}
 		out = append(out, row)
 	}

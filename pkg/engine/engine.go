@@ -36,6 +36,10 @@ type Config struct {
 	VerifyWait    time.Duration    // how long a call waits before it answers verifying or in progress
 	VerifyTimeout time.Duration    // how long verification goes on
 	Log           *slog.Logger
+
+	// Second gives who approved a plan and is none of the given names, or why there is
+	// nobody; nil where the policy requires no two persons.
+	Second func(ctx context.Context, p *plan.Plan, but ...string) (who string, err error)
 }
 
 // Journal is the record that an Engine writes and decides by: a file, or the ledger that

@@ -64,18 +64,49 @@ func unapproved(p *plan.Plan, format string, args ...any) *refusal.Refusal {
 	return r
 }
 
+// twoPersons says in which namespaces of Steps a plan takes two persons; "" where it does not.
+func (e *Engine) twoPersons(steps []plan.Step) string {
+	var in []string
+	for _, s := range steps {
+		where := "namespace " + s.Target.Namespace
+		if s.Target.Namespace == "" {
+			where = "nodes"
+		}
+		if e.cfg.Policy.For(s.Target.Namespace).TwoPersons && !slices.Contains(in, where) {
+			in = append(in, where)
+		}
+	}
+	if in == nil {
+		return ""
+	}
+	return "two persons are required for changes to " + strings.Join(in, ", ") + " (two_persons)"
+}
+
+// waitsForSecond is the refusal of a plan that waits for a second person.
+func waitsForSecond(p *plan.Plan, format string, args ...any) *refusal.Refusal {
+	r := unapproved(p, format, args...)
+	r.Hint = fmt.Sprintf("have a person who did not plan it, and who may approve it, run `kube-write-mcp approve %s --ledger cluster` with a kubeconfig of their own, then call again with the same phrase", p.ID)
+	return r
+}
+
 // approved refuses a plan that needs a person and has no approval on record. What the
 // operator wants now decides.
 func (e *Engine) approved(p *plan.Plan, st journal.State) error {
-	if p.Person == nil {
+	two := e.twoPersons(p.Steps)
+	switch {
+	case p.Person == nil && two == "":
 		return nil
+	case two != "" && (p.Person == nil || st.Approved && !st.Second):
+		return refusal.New(refusal.PreconditionFailed, "plan again", "plan %s was made, or approved, before %s", p.ID, two)
 	}
 	waits, no := e.needsPerson(p.Steps, p.Person.Reasons)
 	switch {
 	case no != nil:
 		return no
+	case two != "" && !st.Second:
+		return waitsForSecond(p, "plan %s waits for a second person: %s", p.ID, strings.Join(append(slices.Clone(p.Person.Reasons), two), "; "))
 	case waits && !st.Approved:
-		return unapproved(p, "plan %s waits for a person: %s", p.ID, strings.Join(p.Person.Reasons, "; "))
+		return unapproved(p, "plan %s waits for a person: %s", p.ID, strings.Join(p.Person.Why(), "; "))
 	}
 	return nil
 }
@@ -98,6 +129,8 @@ func (e *Engine) person(ctx context.Context, c Call, p *plan.Plan, r request, re
 		return nil, e.refuse(c, p, over)
 	}
 	switch {
+	case e.twoPersons(p.Steps) != "":
+		return nil, e.second(ctx, c, p)
 	case c.Asking == nil:
 		return nil, e.refuse(c, p, err)
 	case c.Asking.Now != nil:
@@ -106,6 +139,26 @@ func (e *Engine) person(ctx context.Context, c Call, p *plan.Plan, r request, re
 		return nil, e.takeAnswer(c, p, reason)
 	}
 	return e.askLater(c, p, reason)
+}
+
+// second takes a second person's approval, and puts it on record. Nobody at the client of
+// the call is asked: that would be the first one.
+func (e *Engine) second(ctx context.Context, c Call, p *plan.Plan) error {
+	_, name, _ := strings.Cut(p.Principal, ":") // as the API server knows who calls over HTTP
+	who, err := e.cfg.Second(ctx, p, p.Principal, name, e.k.Read.KnownUser())
+	switch {
+	case err != nil:
+		return e.refuse(c, p, waitsForSecond(p, "plan %s waits for a second person, and none counts: %s; nothing was sent", p.ID, plan.Untrusted(err.Error())))
+	case plan.Untrusted(who) != who:
+		return e.refuse(c, p, waitsForSecond(p, "plan %s is approved by one whose username cannot stand in the record; nothing was sent", p.ID))
+	}
+	l := e.line(c, journal.EventApproved)
+	l.Principal = &journal.Principal{Kind: "kubernetes", Name: who, K8s: who}
+	l.Channel, l.Output = journal.ChannelApproval, "by an Approval that "+who+" made, who did not plan it"
+	if err := onRecord(e.j, p, l, e.now); err != nil {
+		return e.refuse(c, p, err)
+	}
+	return nil
 }
 
 // askNow asks over the connection, at most until a time, since clients give calls up.
@@ -131,7 +184,7 @@ func (e *Engine) askNow(ctx context.Context, c Call, p *plan.Plan, until time.Ti
 		return e.refuseWith(c, p, unapproved(p, "no person answered within %s; nothing was sent, and the plan stays open until %s",
 			e.now().Sub(shown).Round(time.Second), p.Expires.UTC().Format(time.RFC3339)), asked(shown, time.Time{}))
 	}
-	return e.refuse(c, p, unapproved(p, "plan %s waits for a person, whom this client could not ask: %s", p.ID, strings.Join(p.Person.Reasons, "; ")))
+	return e.refuse(c, p, unapproved(p, "plan %s waits for a person, whom this client could not ask: %s", p.ID, strings.Join(p.Person.Why(), "; ")))
 }
 
 // askLater makes the question that is the answer to the call.
@@ -147,7 +200,7 @@ func (e *Engine) askLater(c Call, p *plan.Plan, reason string) (*Execution, erro
 	}
 	l := about(e.line(c, journal.EventWaiting), p)
 	l.Code, l.ShownAt, l.Channel = string(refusal.NeedsPerson), shown.UTC(), overElicitation
-	l.Output = "a person is asked: " + strings.Join(p.Person.Reasons, "; ")
+	l.Output = "a person is asked: " + strings.Join(p.Person.Why(), "; ")
 	if err := e.append(l); err != nil {
 		return nil, unavailable(err)
 	}
@@ -200,11 +253,16 @@ func Approve(j *journal.Journal, p *plan.Plan, who journal.Principal, shown, ans
 	return approve(j, p, &journal.Line{Event: journal.EventApproved, Principal: &who, Label: p.Label}, overTerminal, shown, answered, now)
 }
 
-// approve appends an approval while its plan is open. Where there is one already it is done.
+// approve appends what a person typed while its plan is open.
 func approve(j Journal, p *plan.Plan, l *journal.Line, channel string, shown, answered time.Time, now func() time.Time) error {
-	about(l, p)
 	l.Channel, l.ShownAt, l.AnsweredAt = channel, shown.UTC(), answered.UTC()
 	l.Output = fmt.Sprintf("by typing %s, %s after it was shown, over %s", p.Person.Name, answered.Sub(shown).Round(time.Second), channel)
+	return onRecord(j, p, l, now)
+}
+
+// onRecord appends an approval while its plan is open. Where there is one already it is done.
+func onRecord(j Journal, p *plan.Plan, l *journal.Line, now func() time.Time) error {
+	about(l, p)
 	err := j.Append(func(led *journal.Ledger) ([]*journal.Line, error) {
 		if no := Approvable(led.Plan(p.ID), p, now()); no != nil {
 			return nil, no

@@ -103,8 +103,8 @@ func (e *Engine) plan(ctx context.Context, c Call, r request, undoes *plan.Plan)
 		}
 		return nil, p, r
 	} else {
-		if reasons != nil {
-			p.Person = &plan.Person{Reasons: reasons, Name: got.names()}
+		if second := e.twoPersons(p.Steps); reasons != nil || second != "" {
+			p.Person = &plan.Person{Reasons: reasons, Name: got.names(), Second: second}
 			p.Expires = p.Created.Add(limits.ApprovalTTL)
 		}
 		if answer.Phrase, err = e.sign(p); err != nil {

@@ -59,7 +59,11 @@ func (e *Engine) status(c Call, schema *jsonschema.Schema) (*Execution, error) {
 	case over != "":
 		x.Detail = over
 	case e.approved(p, st) != nil:
-		x.Detail = fmt.Sprintf("it waits for a person until %s: %s", p.Expires.UTC().Format(time.RFC3339), strings.Join(p.Person.Reasons, "; "))
+		why := []string{"it was planned before two persons were required: plan again"}
+		if p.Person != nil {
+			why = p.Person.Why()
+		}
+		x.Detail = fmt.Sprintf("it waits for a person until %s: %s", p.Expires.UTC().Format(time.RFC3339), strings.Join(why, "; "))
 	default:
 		x.Detail = fmt.Sprintf("its phrase is good until %s", p.Expires.UTC().Format(time.RFC3339))
 	}

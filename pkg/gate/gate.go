@@ -82,6 +82,7 @@ type Limits struct {
 	Irreversible           Person
 	GateSinglePod          bool // the only ready pod counts like any other
 	RequireExpectedVersion bool
+	TwoPersons             bool // every plan waits for a person who did not plan it
 }
 
 // For gives the limits that hold in a namespace: the stricter of both, field by field.
@@ -103,6 +104,7 @@ func (l Limits) Stricter(over Limits) Limits {
 	}
 	l.GateSinglePod = l.GateSinglePod || over.GateSinglePod
 	l.RequireExpectedVersion = l.RequireExpectedVersion || over.RequireExpectedVersion
+	l.TwoPersons = l.TwoPersons || over.TwoPersons
 	return l
 }
 

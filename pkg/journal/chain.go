@@ -97,6 +97,7 @@ type entry struct {
 	Output    string     `json:"output"`
 	Untrusted string     `json:"untrusted"`
 	Ready     []Capacity `json:"ready"`
+	Channel   string     `json:"channel"`
 
 	Record       *entryRecord       `json:"record"`
 	Verification *plan.Verification `json:"verification"`

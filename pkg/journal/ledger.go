@@ -61,6 +61,10 @@ type State struct {
 	// It means nothing once the plan has ended or expired.
 	Approved bool
 
+	// Second says that who approved is another one than who planned, by an approval that
+	// the cluster ledger has.
+	Second bool
+
 	Ended   string // "expired" (or the journal was recovered) or "stale", "" while it may still be executed
 	Action  string
 	Expires time.Time
@@ -242,7 +246,8 @@ func (l *Ledger) add(e *entry, at span) {
 			r.Ended = e.Event
 		}
 	case EventApproved:
-		r.Approved = r.Approved || !r.Empty && !r.Claimed && r.Ended == "" && e.Time.Before(r.Expires)
+		in := !r.Empty && !r.Claimed && r.Ended == "" && e.Time.Before(r.Expires)
+		r.Approved, r.Second = r.Approved || in, r.Second || in && e.Channel == ChannelApproval
 	case EventIntent:
 		l.claim(r, e)
 		if r.Done {

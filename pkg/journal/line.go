@@ -61,7 +61,7 @@ type Line struct {
 	Reason    string          `json:"reason,omitempty"`
 	Client    *Client         `json:"client,omitempty"`
 
-	Channel    string    `json:"channel,omitempty"`    // over which a person was asked: elicitation or terminal
+	Channel    string    `json:"channel,omitempty"`    // over which a person was asked or approved: elicitation, terminal or approval
 	ShownAt    time.Time `json:"shown_at,omitzero"`    // when the question was shown
 	AnsweredAt time.Time `json:"answered_at,omitzero"` // when a person answered it; a question that was closed has none
 
@@ -108,10 +108,13 @@ type Segment struct {
 	Hash string `json:"hash,omitempty"` // SHA-256 of that line
 }
 
+// ChannelApproval is that of an approval by a second person: an object in the cluster.
+const ChannelApproval = "approval"
+
 // Principal is who called: over stdio the operating system's user, over HTTP the
 // authenticated caller.
 type Principal struct {
-	Kind string `json:"kind"` // os | http
+	Kind string `json:"kind"` // os | http | kubernetes, who approved
 	Name string `json:"name"`
 	K8s  string `json:"k8s_user,omitempty"` // the username that the API server sees
 }

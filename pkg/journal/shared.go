@@ -76,7 +76,7 @@ func Keep(l *Line, inst string, at time.Time) ([]byte, error) {
 	return Encode(&Line{
 		V: version, Time: at.UTC().Truncate(time.Millisecond), Inst: inst, Event: l.Event, Plan: l.Plan, Cluster: l.Cluster,
 		Claim: l.Claim, Step: l.Step, Attempt: l.Attempt, StepKey: l.StepKey, AuditID: l.AuditID, RV: l.RV, Gen: l.Gen,
-		Reason: l.Reason, HTTP: l.HTTP, Code: l.Code, Output: l.Output, Untrusted: l.Untrusted, Ready: l.Ready, Verification: l.Verification,
+		Reason: l.Reason, HTTP: l.HTTP, Code: l.Code, Output: l.Output, Untrusted: l.Untrusted, Ready: l.Ready, Verification: l.Verification, Channel: l.Channel,
 	})
 }
 

@@ -83,6 +83,9 @@ func (p *Plan) Sign(key []byte) string {
 	}
 	if p.Person != nil {
 		fields = append(append(fields, "person", p.Person.Name), p.Person.Reasons...)
+		if p.Person.Second != "" { // older records have no such field
+			fields = append(fields, "second", p.Person.Second)
+		}
 	}
 	for _, f := range fields {
 		var n [8]byte

@@ -4,6 +4,7 @@ package plan
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 )
 
@@ -68,7 +69,16 @@ type Plan struct {
 // phrase alone does not execute such a plan.
 type Person struct {
 	Reasons []string `json:"reasons"`
-	Name    string   `json:"name"` // of the target, exactly
+	Name    string   `json:"name"`             // of the target, exactly
+	Second  string   `json:"second,omitempty"` // why it must be one who did not plan it, whatever the reasons; "" where any person will do
+}
+
+// Why is all that a person is waited for.
+func (p *Person) Why() []string {
+	if p.Second == "" {
+		return p.Reasons
+	}
+	return append(slices.Clone(p.Reasons), p.Second)
 }
 
 // Decided is how many reasons a person was shown for the plan.

@@ -163,8 +163,12 @@ func plannedWith(got *engine.Planned, writes bool, most int) planAnswer {
 	a.Expires = p.Expires.UTC().Format(time.RFC3339)
 	a.seconds = int(p.Expires.Sub(p.Created).Seconds())
 	if p.Person != nil {
-		a.Status, a.Person = waits, few(p.Person.Reasons, most)
-		a.Notes = append(a.Notes, "the write call asks the person where the client can; else a person runs kube-write-mcp approve "+p.ID+" in a terminal")
+		a.Status, a.Person = waits, few(p.Person.Why(), most)
+		how := "the write call asks the person where the client can; else a person runs kube-write-mcp approve " + p.ID + " in a terminal"
+		if p.Person.Second != "" {
+			how = "a second person, who may approve it and did not plan it, runs kube-write-mcp approve " + p.ID + " --ledger cluster; then the write call executes it"
+		}
+		a.Notes = append(a.Notes, how)
 	}
 	if writes {
 		tool, args := p.Call()

@@ -94,7 +94,7 @@ func fitQuestion(p *plan.Plan) (text string) {
 func question(p *plan.Plan, most int) string {
 	var t page
 	t.line("%s", p.Sentence)
-	t.each("  needs a person: ", few(p.Person.Reasons, most))
+	t.each("  needs a person: ", few(p.Person.Why(), most))
 	t.each("  radius: ", few(p.Blast.Lines, most))
 	t.each("  LOST: ", few(p.Blast.Losses, most))
 	t.line("  pods: %s %d of %d; at risk: %s", p.Blast.Direction, p.Blast.Pods, p.Blast.Of, risk(p.Blast))
@@ -113,7 +113,7 @@ func question(p *plan.Plan, most int) string {
 // PlanText is a recorded plan as its plan tool told it, for a person who decides about it.
 func PlanText(p *plan.Plan) string {
 	var t page
-	t.each("NEEDS A PERSON: ", p.Person.Reasons)
+	t.each("NEEDS A PERSON: ", p.Person.Why())
 	switch a := planned(&engine.Planned{Plan: p, Phrase: p.PhraseName()}, true).(type) {
 	case planAnswer:
 		a.Notes = nil // to the caller

@@ -151,13 +151,15 @@ func CRDs() []*apiextensionsv1.CustomResourceDefinition {
 		{Rule: "!has(oldSelf.status) || !has(self.status) || self.status.serial == oldSelf.status.serial + 1 || (self.status.serial == oldSelf.status.serial && self.status.mac == oldSelf.status.mac)", Message: "no older status may come back"},
 	})
 	approval := definition(approvals, "Approval", "kwa", object([]string{"spec"}, props{
-		"spec": object([]string{"plan", "approver"}, props{"plan": text(16), "approver": text(512), "reason": text(256)}),
+		"spec": object([]string{"plan", "approver", "action"}, props{
+			"plan": text(16), "approver": text(512), "action": text(64), "namespace": text(63), "reason": text(256),
+		}),
 	}), apiextensionsv1.ValidationRules{
 		{Rule: "self.spec == oldSelf.spec", Message: "an approval never changes"},
 		{Rule: "self.metadata.name == self.spec.plan", Message: "an approval is named by the plan's id"},
 	})
 	approval.Spec.Versions[0].Subresources = nil
-	approval.Spec.Versions[0].AdditionalPrinterColumns = columns("Approver", ".spec.approver", "Reason", ".spec.reason", "Age", ".metadata.creationTimestamp")
+	approval.Spec.Versions[0].AdditionalPrinterColumns = columns("Approver", ".spec.approver", "Action", ".spec.action", "Namespace", ".spec.namespace", "Reason", ".spec.reason", "Age", ".metadata.creationTimestamp")
 	return []*apiextensionsv1.CustomResourceDefinition{write, budget, approval}
 }
 
@@ -221,8 +223,10 @@ func ApproverRules() []rbacv1.PolicyRule {
 }
 
 // ApprovalPolicy is what makes an Approval the word of the one whom it names: its creator
-// is its approver, and may approve writes here (the verb approve on writes of
-// kubewrite.dev). Without it an approval proves nothing.
+// is its approver, and may approve the action where it writes (the verb approve on actions of
+// kubewrite.dev; in all namespaces where it names none). Without it an approval proves
+// nothing. The API server asks its authorizer about the request itself, with its groups,
+// which no object could tell.
 func ApprovalPolicy() (*admissionv1.ValidatingAdmissionPolicy, *admissionv1.ValidatingAdmissionPolicyBinding) {
 	const name = "kube-write-approvals"
 	fail := admissionv1.Fail
@@ -239,8 +243,8 @@ func ApprovalPolicy() (*admissionv1.ValidatingAdmissionPolicy, *admissionv1.Vali
 			Validations: []admissionv1.Validation{
 				{Expression: "object.spec.approver == request.userInfo.username", Message: "spec.approver must be you"},
 				{
-					Expression: "authorizer.group('" + group + "').resource('" + writes + "').namespace(request.namespace).name(object.spec.plan).check('approve').allowed()",
-					Message:    "you may not approve writes: it takes the verb approve on writes of " + group + " in this namespace",
+					Expression: "authorizer.group('" + group + "').resource('actions').namespace(has(object.spec.namespace) ? object.spec.namespace : '').name(object.spec.action).check('approve').allowed()",
+					Message:    "you may not approve that action there: it takes the verb approve on actions." + group,
 				},
 			},
 		},

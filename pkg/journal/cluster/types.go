@@ -131,7 +131,13 @@ type Approval struct {
 type ApprovalSpec struct {
 	Plan     string `json:"plan"`
 	Approver string `json:"approver"` // who created it: ApprovalPolicy lets nobody write another name
-	Reason   string `json:"reason,omitempty"`
+
+	// What of the approver may approve, which ApprovalPolicy asks: the plan's action, and
+	// the namespace in which it writes; none where that is several, or nodes.
+	Action    string `json:"action"`
+	Namespace string `json:"namespace,omitempty"`
+
+	Reason string `json:"reason,omitempty"`
 }
 
 // ApprovalList is a list of them.

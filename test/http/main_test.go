@@ -5,6 +5,7 @@ package http
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -114,6 +115,7 @@ type options struct {
 	cfg   *rest.Config // of the server's account
 	env   []string
 	flags []string
+	state string // its folder, which is there; "" is a new one
 }
 
 var listening = regexp.MustCompile(`msg="serving MCP over HTTP" address=(\S+) tls=(true|false)`)
@@ -123,7 +125,7 @@ var listening = regexp.MustCompile(`msg="serving MCP over HTTP" address=(\S+) tl
 func start(t testing.TB, o options) *program {
 	t.Helper()
 	dir := t.TempDir()
-	p := &program{t: t, state: filepath.Join(dir, "state"), done: make(chan struct{}), log: &text{}}
+	p := &program{t: t, state: cmp.Or(o.state, filepath.Join(dir, "state")), done: make(chan struct{}), log: &text{}}
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	if err := cp.Kubeconfig(kubeconfig, "kind-lab", o.cfg); err != nil {
 		t.Fatal(err)

@@ -170,7 +170,7 @@ func TestServersRights(t *testing.T) {
 	}
 	_, err := approvals(own).Create(t.Context(), &cluster.Approval{
 		TypeMeta: metav1.TypeMeta{APIVersion: "kubewrite.dev/v1alpha1", Kind: "Approval"}, ObjectMeta: metav1.ObjectMeta{Name: w.Name},
-		Spec: cluster.ApprovalSpec{Plan: w.Name, Approver: "system:serviceaccount:kube-write-mcp:server"},
+		Spec: cluster.ApprovalSpec{Plan: w.Name, Approver: "system:serviceaccount:kube-write-mcp:server", Action: "scale"},
 	}, metav1.CreateOptions{})
 	if !apierrors.IsForbidden(err) {
 		t.Errorf("it may create an Approval: %v", err)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/journal/cluster"
+	"github.com/kubewrite/kube-write-mcp/pkg/kube"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/test/harness"
 	"github.com/kubewrite/kube-write-mcp/test/lab"
@@ -148,14 +149,17 @@ func TestApproval(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := l.start()
-	_, scale := newWeb(t)
+	ns, scale := newWeb(t)
 	s.Plan("scale", scale)
 	id := l.one().Name
+	p, err := cluster.Recorded(t.Context(), l.client(cp.Config), id)
+	if err != nil {
+		t.Fatal(err)
+	}
 	c := cluster.New(cluster.Options{Client: l.client(serverAccount(t)), Keys: l.ring(), Inst: "aaaa", Now: time.Now, Log: slog.New(slog.DiscardHandler)})
-	if who, err := c.Approver(t.Context(), id, "alice"); err == nil {
+	if who, err := c.Approver(t.Context(), p, "alice"); err == nil {
 		t.Errorf("approved by %q, and there is no approval", who)
 	}
-	may := rbacv1.PolicyRule{APIGroups: []string{"kubewrite.dev"}, Resources: []string{"writes"}, Verbs: []string{"approve"}}
 	creates := rbacv1.PolicyRule{APIGroups: []string{"kubewrite.dev"}, Resources: []string{"approvals"}, Verbs: []string{"create", "delete"}}
 	as := func(name string, rules ...rbacv1.PolicyRule) (*rest.Config, string) {
 		cfg, err := cp.ServiceAccount(t.Context(), l.namespace, name, rules)
@@ -164,14 +168,28 @@ func TestApproval(t *testing.T) {
 		}
 		return cfg, "system:serviceaccount:" + l.namespace + ":" + name
 	}
-	alice, aliceName := as("alice", creates, may)
+	alice, aliceName := as("alice", creates)
 	bob, bobName := as("bob", creates)
-	approve := func(cfg *rest.Config, named string) error {
+	if _, err := cp.Client.RbacV1().Roles(ns).Create(t.Context(), &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Name: "approve"}, Rules: []rbacv1.PolicyRule{kube.ActionRule("approve")},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cp.Client.RbacV1().RoleBindings(ns).Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "approve"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "approve"},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: l.namespace, Name: "alice"}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	create := func(cfg *rest.Config, spec cluster.ApprovalSpec) error {
+		spec.Plan = id
 		_, err := approvals(l.client(cfg)).Create(t.Context(), &cluster.Approval{
-			TypeMeta: metav1.TypeMeta{APIVersion: "kubewrite.dev/v1alpha1", Kind: "Approval"}, ObjectMeta: metav1.ObjectMeta{Name: id},
-			Spec: cluster.ApprovalSpec{Plan: id, Approver: named},
+			TypeMeta: metav1.TypeMeta{APIVersion: "kubewrite.dev/v1alpha1", Kind: "Approval"}, ObjectMeta: metav1.ObjectMeta{Name: id}, Spec: spec,
 		}, metav1.CreateOptions{})
 		return err
+	}
+	approve := func(cfg *rest.Config, named string) error {
+		return create(cfg, cluster.ApprovalSpec{Approver: named, Action: "scale", Namespace: ns})
 	}
 	lab.Eventually(t, "the policy to hold", func() (bool, error) {
 		err := approve(bob, bobName)
@@ -187,14 +205,29 @@ func TestApproval(t *testing.T) {
 	if err := approve(alice, bobName); err == nil {
 		t.Error("alice approves in the name of bob")
 	}
-	if err := approve(alice, aliceName); err != nil {
+	for _, elsewhere := range []string{"", "default"} {
+		if err := create(alice, cluster.ApprovalSpec{Approver: aliceName, Action: "scale", Namespace: elsewhere}); err == nil {
+			t.Errorf("alice approves in namespace %q", elsewhere)
+		}
+	}
+	// What she may, and is not what was planned.
+	if err := create(alice, cluster.ApprovalSpec{Approver: aliceName, Action: "drain", Namespace: ns}); err != nil {
+		t.Fatal(err)
+	}
+	if who, err := c.Approver(t.Context(), p); err == nil {
+		t.Errorf("approved by %q for another action", who)
+	}
+	if err := approvals(l.client(alice)).Delete(t.Context(), id, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := cluster.Approve(t.Context(), l.client(alice), p, aliceName); err != nil {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct {
 		planned string
 		want    string
 	}{{"os:somebody", aliceName}, {aliceName, ""}} {
-		who, err := c.Approver(t.Context(), id, "os", tc.planned)
+		who, err := c.Approver(t.Context(), p, "os", tc.planned)
 		if who != tc.want || (err == nil) != (tc.want != "") {
 			t.Errorf("planned by %s: approved by %q, %v; want %q", tc.planned, who, err, tc.want)
 		}

@@ -125,3 +125,58 @@ func TestRightsAreTakenBack(t *testing.T) {
 		t.Errorf("executed: %s", got.Text)
 	}
 }
+
+// TestTwoReaders: two callers read at once, each in its own namespace and in both eras. What
+// is the other's, and what is nobody's, is refused in the same words for what is there and
+// for what is not; a list over all holds nothing of the other's.
+func TestTwoReaders(t *testing.T) {
+	t.Parallel()
+	ours, _ := web(t)
+	theirs, _ := web(t)
+	nobodys, _ := web(t)
+	p := start(t, options{cfg: account(t), flags: []string{"--allow-namespaces", strings.Join([]string{ours, theirs, nobodys}, ","), "--requests-per-second", "1000", "--plans-per-minute", "10000"}})
+	read := rbacv1.PolicyRule{APIGroups: []string{"kubewrite.dev"}, Resources: []string{"actions"}, Verbs: []string{"read"}}
+	reader := func(ns string) string {
+		user, token := caller(t)
+		of, _, _ := strings.Cut(strings.TrimPrefix(user, "system:serviceaccount:"), ":")
+		bind(t, ns, "readers", read, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: of, Name: "caller"})
+		c := p.connect(stdio.Modern, token)
+		lab.Eventually(t, "the right to read", func() (bool, error) {
+			tools, err := c.tools()
+			return slices.Contains(tools, "list_workloads") && !slices.Contains(tools, "plan_scale"), err
+		})
+		return token
+	}
+	var all sync.WaitGroup
+	for own, token := range map[string]string{ours: reader(ours), theirs: reader(theirs)} {
+		for _, era := range eras {
+			c := p.connect(era, token)
+			all.Go(func() {
+				for range 10 {
+					got, err := c.try("list_workloads", harness.Args{"namespace": own})
+					if err != nil || got.IsError || !strings.Contains(got.Text, "web") {
+						t.Errorf("%s: in its own namespace: %v %s", era, err, got.Text)
+					}
+					got, err = c.try("list_workloads", harness.Args{})
+					if err != nil || got.IsError || !strings.Contains(got.Text, own) {
+						t.Errorf("%s: over all: %v %s", era, err, got.Text)
+					}
+					for _, other := range []string{ours, theirs, nobodys} {
+						if other == own {
+							continue
+						}
+						if strings.Contains(got.Text, other) {
+							t.Errorf("%s: a list over all holds something of %s: %s", era, other, got.Text)
+						}
+						there, err := c.try("get_workload", harness.Of(other, "deployment", "web"))
+						absent, err2 := c.try("get_workload", harness.Of(other, "deployment", "no-such"))
+						if err != nil || err2 != nil || harness.Code(there) != "forbidden" || there.Text != absent.Text {
+							t.Errorf("%s: in another's namespace: %v %v %s %s", era, err, err2, there.Text, absent.Text)
+						}
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+}

@@ -3,7 +3,6 @@
 package misroute
 
 import (
-	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -28,23 +27,11 @@ import (
 var (
 	update = flag.Bool("update", false, "rewrite testdata/consequences.json")
 
-	cp  *lab.Lab
-	all *witness
+	cp *lab.Lab
 )
 
 func TestMain(m *testing.M) {
-	ctx, cancel := context.WithCancel(context.Background())
-	lab.Main(m, lab.Options{Controllers: true, Nodes: 3}, func(l *lab.Lab) {
-		cp = l
-		var err error
-		if all, err = newWitness(ctx, l); err != nil {
-			cancel()
-			fmt.Fprintln(os.Stderr, err)
-			_ = l.Stop()
-			os.Exit(1)
-		}
-	})
-	cancel()
+	lab.Main(m, lab.Options{Controllers: true, Nodes: 3}, func(l *lab.Lab) { cp = l })
 }
 
 // task is one wrong call, or a row of them.
@@ -53,8 +40,9 @@ type task struct {
 	mistake string // what went wrong, as the README counts it
 	intent  string // what the person wanted
 	world   []thing
-	flags   []string
-	alone   bool // it needs the cluster to itself
+	flags   []string // {ns} is filled in; those of several lines stand in the policy file
+	alone   bool     // it needs the cluster to itself
+	loose   bool     // at the defaults, without the policy file
 	calls   []call
 	want    sections.Class
 }
@@ -62,8 +50,8 @@ type task struct {
 // thing makes or changes something in the cluster, as its people do.
 type thing func(*testing.T, *scene)
 
-// call is a tool call as the agent sends it. In strings, {ns}, {other}, {node}, {pod}, {rs}
-// and {job} are names in the scene, and {phrase}, {sentence}, {plan} and {version} are of
+// call is a tool call as the agent sends it. In strings, {ns}, {other}, {node}, {pod}, {pod2}
+// and {rs} are names in the scene, and {phrase}, {sentence}, {plan} and {version} are of
 // the latest plan. A call that needs a phrase is not sent where there is none.
 type call struct {
 	tool  string
@@ -117,8 +105,8 @@ func (s sent) dryRunRefused() bool {
 var gates = []refusal.Code{refusal.OutOfScope, refusal.NodeNotAllowed, refusal.BlastLimit, refusal.CapExceeded, refusal.WindowClosed, refusal.RateLimited}
 
 // run makes a task's scene, sends its calls and says what they came to.
-func (tk task) run(t *testing.T) sections.Consequence {
-	s := newScene(t, tk)
+func (tk task) run(t *testing.T, w *witness) sections.Consequence {
+	s := newScene(t, tk, w)
 	out := sections.Consequence{Mistake: tk.mistake, Task: tk.name, Intent: tk.intent}
 	var wrong []sent
 	var before state
@@ -132,7 +120,7 @@ func (tk task) run(t *testing.T) sections.Consequence {
 				t.Fatal("something else changes the scene after a write: whose effect is it?")
 			}
 			s.settle(t)
-			before, began = all.state(s.place), !c.right
+			before, began = w.state(s.place), !c.right
 		}
 		answer, ok := s.send(t, c)
 		if !ok {
@@ -149,15 +137,11 @@ func (tk task) run(t *testing.T) sections.Consequence {
 		t.Fatal("no wrong call was sent")
 	}
 	last := wrong[len(wrong)-1]
+	t.Logf("%s: %s", last.tool, last.answer.Text)
 	out.Answer = said(last.answer)
-	all.catchUp(t, s.place)
-	e := all.since(s.place, before)
-	var wrote []sent
-	for _, w := range wrong {
-		if w.wrote() {
-			wrote = append(wrote, w)
-		}
-	}
+	w.catchUp(t, s.place)
+	e := w.since(s.place, before)
+	wrote := slices.DeleteFunc(slices.Clone(wrong), func(c sent) bool { return !c.wrote() })
 	if (len(e.changed) > 0) != (len(wrote) > 0) {
 		t.Errorf("the proxy saw %d calls write, and the witness saw changes %q", len(wrote), e.changed)
 	}
@@ -166,17 +150,21 @@ func (tk task) run(t *testing.T) sections.Consequence {
 		return out
 	}
 	slices.Reverse(wrote)
-	for _, w := range wrote {
-		out.Undone = append(out.Undone, s.undo(t, w.answer))
+	for _, c := range wrote {
+		out.Undone = append(out.Undone, s.undo(t, c.answer))
 	}
-	left := all.comesBack(t, s.place, before)
-	e = all.since(s.place, before)
-	out.Cost = e.cost
-	switch out.Class = sections.Undone; {
-	case left != "":
-		out.Cost, out.Class = append(out.Cost, left), sections.Visible
-	case len(e.lost) > 0, len(e.outage) > 0:
-		out.Cost, out.Class = slices.Concat(out.Cost, e.lost, e.outage), sections.Visible
+	w.catchUp(t, s.place)
+	left := ""
+	if e = w.since(s.place, before); e.lost == nil {
+		left = w.comesBack(t, s.place, before)
+		e = w.since(s.place, before)
+	}
+	out.Class, out.Cost = sections.Undone, e.cost
+	if e.lost != nil || e.outage != nil || left != "" {
+		out.Class, out.Cost = sections.Visible, slices.Concat(e.cost, e.lost, e.outage)
+	}
+	if left != "" {
+		out.Cost = append(out.Cost, left)
 	}
 	return out
 }
@@ -226,9 +214,9 @@ func said(a stdio.Tool) string {
 	return "rows"
 }
 
-var printedUndo = regexp.MustCompile(`(?m)^  undo: plan_undo (\{[^}]*\})`)
+var printedUndo = regexp.MustCompile(`(?m)^  undo: plan_(\w+) (\{[^}]*\})`)
 
-// undo sends the undo that an answer prints, and says what took the call back. Where none
+// undo sends the first undo that an answer prints, and says what took the call back. Where none
 // is printed that can be sent, it is left to the controllers, and comesBack says whether
 // they did.
 func (s *scene) undo(t *testing.T, a stdio.Tool) string {
@@ -237,17 +225,17 @@ func (s *scene) undo(t *testing.T, a stdio.Tool) string {
 		return sections.ByController
 	}
 	var args harness.Args
-	if err := json.Unmarshal([]byte(m[1]), &args); err != nil {
+	if err := json.Unmarshal([]byte(m[2]), &args); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range do("undo", args) {
+	for _, c := range do(m[1], args) {
 		got, ok := s.send(t, c)
 		if !ok || got.answer.IsError {
 			t.Errorf("the undo as it was printed, %s %v: %s", c.tool, c.args, got.answer.Text)
 			return "not undone"
 		}
 	}
-	return "plan_undo"
+	return "plan_" + m[1]
 }
 
 // TestConsequences sends every wrong call against a real cluster. What each came to is
@@ -257,6 +245,7 @@ func TestConsequences(t *testing.T) {
 	if len(tasks) != 64 {
 		t.Errorf("%d tasks, want 64", len(tasks))
 	}
+	w := newWitness(t)
 	var mu sync.Mutex
 	got := map[string]sections.Consequence{}
 	t.Run("tasks", func(t *testing.T) {
@@ -265,8 +254,8 @@ func TestConsequences(t *testing.T) {
 				if !tk.alone {
 					t.Parallel()
 				}
-				out := tk.run(t)
-				t.Logf("%s: %s, %v -> %s; undone %v, cost %q", out.Class, out.Intent, out.Sent, out.Answer, out.Undone, out.Cost)
+				out := tk.run(t, w)
+				t.Logf("%s: %v -> %s; undone %v, cost %q", out.Class, out.Sent, out.Answer, out.Undone, out.Cost)
 				if out.Class != tk.want {
 					t.Errorf("it is %q, want %q", out.Class, tk.want)
 				}
@@ -313,4 +302,21 @@ func TestConsequences(t *testing.T) {
 	if d := cmp.Diff(string(want), string(raw)); d != "" {
 		t.Errorf("%s (-want +got), -update rewrites it, then run %s:\n%s", path, sections.Update, d)
 	}
+}
+
+// TestVisible: the witness sees each kind of harm, where the server is told to let it pass.
+func TestVisible(t *testing.T) {
+	w := newWitness(t)
+	t.Run("tasks", func(t *testing.T) {
+		for _, tk := range visible {
+			t.Run(tk.name, func(t *testing.T) {
+				t.Parallel()
+				out := tk.run(t, w)
+				if out.Class != sections.Visible || out.Answer != "EXECUTED" {
+					t.Errorf("it is %q: %s, undone %v, cost %q", out.Class, out.Answer, out.Undone, out.Cost)
+				}
+				t.Logf("cost %q", out.Cost)
+			})
+		}
+	})
 }

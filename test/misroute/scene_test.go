@@ -32,15 +32,16 @@ const policy = "gate_single_pod: true\n"
 // scene is where a task is played.
 type scene struct {
 	place
+	witness *witness
 	names   map[string]string // what stands for {…} in calls
 	flags   []string
 	servers map[string]*harness.Server // by their name for the cluster
 }
 
 // newScene makes what the task needs and starts the server.
-func newScene(t *testing.T, tk task) *scene {
+func newScene(t *testing.T, tk task, w *witness) *scene {
 	t.Helper()
-	s := &scene{names: map[string]string{}, servers: map[string]*harness.Server{}}
+	s := &scene{witness: w, names: map[string]string{}, servers: map[string]*harness.Server{}}
 	for _, name := range []string{"ns", "other"} {
 		ns := cp.Namespace(t)
 		s.names[name], s.namespaces = ns, append(s.namespaces, ns)
@@ -59,6 +60,9 @@ func newScene(t *testing.T, tk task) *scene {
 	file := filepath.Join(t.TempDir(), "policy.yaml")
 	s.flags = []string{"--policy", file, "--verify-wait", "20s"}
 	text := policy
+	if tk.loose {
+		text = "{}\n"
+	}
 	for _, f := range tk.flags {
 		if f = s.fill(f); strings.Contains(f, "\n") {
 			text += f // lines for the policy file
@@ -162,7 +166,7 @@ func (s *scene) settle(t *testing.T) {
 			return true, nil
 		})
 	}
-	all.catchUp(t, s.place)
+	s.witness.catchUp(t, s.place)
 }
 
 // in is a thing in the other namespace.
@@ -189,18 +193,20 @@ func deployment(name string, replicas int32, mods ...func(*appsv1.Deployment)) t
 // web is what the person means, unless the task says otherwise. {pod} is one of its pods.
 func web(t *testing.T, s *scene) {
 	deployment("web", 3)(t, s)
-	podOf("web")(t, s)
+	podsOf("web", 3)(t, s)
 }
 
-// podOf waits for the pods of a workload; {pod} is the first one, {rs} its owner.
-func podOf(app string) thing {
+// podsOf waits for the n pods of a workload; {pod} is the first, {pod2} the last, {rs} their
+// owner.
+func podsOf(app string, n int) thing {
 	return func(t *testing.T, s *scene) {
-		lab.Eventually(t, "a pod of "+app, func() (bool, error) {
+		lab.Eventually(t, "the pods of "+app, func() (bool, error) {
 			list, err := cp.Client.CoreV1().Pods(s.names["ns"]).List(t.Context(), metav1.ListOptions{LabelSelector: "app=" + app})
-			if err != nil || len(list.Items) == 0 {
+			if err != nil || len(list.Items) != n {
 				return false, err
 			}
-			s.names["pod"], s.names["rs"] = list.Items[0].Name, metav1.GetControllerOf(&list.Items[0]).Name
+			s.names["pod"], s.names["pod2"] = list.Items[0].Name, list.Items[n-1].Name
+			s.names["rs"] = metav1.GetControllerOf(&list.Items[0]).Name
 			return true, nil
 		})
 	}

@@ -1,7 +1,6 @@
 package misroute
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -74,24 +73,25 @@ type event struct {
 	gone bool
 }
 
-// newWitness begins to watch. It ends with ctx.
-func newWitness(ctx context.Context, l *lab.Lab) (*witness, error) {
-	api, err := dynamic.NewForConfig(l.Config)
+// newWitness begins to watch. It ends with the test.
+func newWitness(t *testing.T) *witness {
+	t.Helper()
+	api, err := dynamic.NewForConfig(cp.Config)
 	if err != nil {
-		return nil, err
+		t.Fatal(err)
 	}
 	w := &witness{api: api, live: map[object]seen{}}
 	for _, gvr := range watched {
-		list, err := api.Resource(gvr).List(ctx, metav1.ListOptions{})
+		list, err := api.Resource(gvr).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
-			return nil, err
+			t.Fatal(err)
 		}
 		for i := range list.Items {
 			w.record(gvr.Resource, watch.Added, &list.Items[i])
 		}
-		events, err := api.Resource(gvr).Watch(ctx, metav1.ListOptions{ResourceVersion: list.GetResourceVersion()})
+		events, err := api.Resource(gvr).Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.GetResourceVersion()})
 		if err != nil {
-			return nil, err
+			t.Fatal(err)
 		}
 		go func() {
 			for e := range events.ResultChan() {
@@ -106,7 +106,7 @@ func newWitness(ctx context.Context, l *lab.Lab) (*witness, error) {
 			w.lost = fmt.Errorf("the watch of %s has ended", gvr.Resource)
 		}()
 	}
-	return w, nil
+	return w
 }
 
 func (w *witness) record(resource string, what watch.EventType, o *unstructured.Unstructured) {

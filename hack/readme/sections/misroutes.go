@@ -63,7 +63,7 @@ func misrouteTable(root string) (string, error) {
 		}
 		count[c.Mistake][c.Class]++
 		count["all"][c.Class]++
-		if c.Class == Undone || c.Class == Visible {
+		if c.Undone != nil {
 			executed = append(executed, fmt.Sprintf("- %s: %s.\n", c.Task, how(c)))
 		}
 	}
@@ -90,8 +90,8 @@ func misrouteTable(root string) (string, error) {
 
 // how says how an executed call was taken back, and what was missing meanwhile.
 func how(c Consequence) string {
-	back := "taken back by " + code("plan_undo")
-	if slices.Contains(c.Undone, ByController) {
+	back := "taken back by " + code(c.Undone[0])
+	if c.Undone[0] == ByController {
 		back = "its controller made a new one"
 	}
 	if c.Class == Visible {

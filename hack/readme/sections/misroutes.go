@@ -40,22 +40,22 @@ type Consequence struct {
 	Cost    []string `json:"cost,omitempty"`   // what was missing meanwhile
 }
 
-// misrouteTable is made of what the tests measured last. A row is a kind of mistake.
-func misrouteTable(root string) (string, error) {
+// misrouteTables are made of what the tests measured last: a table with a row for each kind
+// of mistake, and a list of the calls that were executed.
+func misrouteTables(root string) (counted, executed string, err error) {
 	raw, err := os.ReadFile(filepath.Join(root, "test", "misroute", "testdata", "consequences.json"))
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	var all []Consequence
 	if err := json.Unmarshal(raw, &all); err != nil {
-		return "", err
+		return "", "", err
 	}
 	var mistakes []string
 	count := map[string]map[Class]int{"all": {}}
-	var executed []string
 	for _, c := range all {
 		if !slices.Contains(Classes, c.Class) {
-			return "", fmt.Errorf("task %q came to %q, which is no class", c.Task, c.Class)
+			return "", "", fmt.Errorf("task %q came to %q, which is no class", c.Task, c.Class)
 		}
 		if count[c.Mistake] == nil {
 			count[c.Mistake] = map[Class]int{}
@@ -64,7 +64,7 @@ func misrouteTable(root string) (string, error) {
 		count[c.Mistake][c.Class]++
 		count["all"][c.Class]++
 		if c.Undone != nil {
-			executed = append(executed, fmt.Sprintf("- %s: %s.\n", c.Task, how(c)))
+			executed += fmt.Sprintf("- %s: %s.\n", c.Task, how(c))
 		}
 	}
 	head := []string{"what went wrong"}
@@ -85,7 +85,7 @@ func misrouteTable(root string) (string, error) {
 		}
 		rows = append(rows, append(row, fmt.Sprint(sum)))
 	}
-	return table(append(head, "tasks"), rows) + "\nThese were executed:\n\n" + strings.Join(executed, ""), nil
+	return table(append(head, "tasks"), rows), executed, nil
 }
 
 // how says how an executed call was taken back, and what was missing meanwhile.

@@ -228,12 +228,14 @@ func (s *scene) undo(t *testing.T, a stdio.Tool) string {
 	if err := json.Unmarshal([]byte(m[2]), &args); err != nil {
 		t.Fatal(err)
 	}
+	var got sent
 	for _, c := range do(m[1], args) {
-		got, ok := s.send(t, c)
-		if !ok || got.answer.IsError {
-			t.Errorf("the undo as it was printed, %s %v: %s", c.tool, c.args, got.answer.Text)
+		next, ok := s.send(t, c)
+		if !ok || next.answer.IsError {
+			t.Errorf("the undo as it was printed, %s %v: %s%s", c.tool, args, got.answer.Text, next.answer.Text)
 			return "not undone"
 		}
+		got = next
 	}
 	return "plan_" + m[1]
 }

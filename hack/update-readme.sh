@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Regenerates README.md: the tables from the program, the demo from a run of it.
+# Regenerates README.md and hack/docs: the tables from the program, the demo from a run of it.
 #
-#   hack/update-readme.sh          README.md
-#   hack/update-readme.sh FILE     a copy of it
+#   hack/update-readme.sh          in place
+#   hack/update-readme.sh FOLDER   in a copy of them
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-readme=${1:-README.md}
+to=${1:-.}
 tmp=$(mktemp)
 trap 'rm -f "$tmp"' EXIT
 hack/demo.sh >"$tmp"
-go run ./hack/readme --demo "$tmp" "$readme"
+go run ./hack/readme --demo "$tmp" --to "$to"

@@ -1,5 +1,5 @@
 // Command readme writes the permissions for Claude Code and the generated sections of
-// README.md: the tables, the files under hack/packaging and, from a captured run, the
+// README.md and the guides: the tables, the files under hack/packaging and, from a captured run, the
 // demo. hack/update-readme.sh runs it.
 package main
 
@@ -26,23 +26,28 @@ func run() error {
 	f := pflag.NewFlagSet("readme", pflag.ContinueOnError) // an own set: cobra adds the global one to the program's --help
 	demo := f.String("demo", "", "output of hack/demo.sh to paste; without it the demo stays as it is")
 	root := f.String("root", ".", "folder of the module")
+	to := f.String("to", ".", "folder of README.md and hack/docs, the module's or a copy of them")
 	if err := f.Parse(os.Args[1:]); err != nil {
 		return err
 	}
-	if f.NArg() != 1 {
-		return errors.New("usage: readme [--demo FILE] README.md")
+	if f.NArg() != 0 {
+		return errors.New("usage: readme [--demo FILE] [--to FOLDER]")
 	}
-	path := f.Arg(0)
-	readme, err := os.ReadFile(path)
+	docs, err := sections.Docs(*to)
 	if err != nil {
 		return err
 	}
-	permissions, err := sections.Permissions()
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(*root, sections.PermissionsFile), permissions, 0o644); err != nil {
-		return err
+	for name, content := range map[string]func() ([]byte, error){
+		sections.PermissionsFile:       sections.Permissions,
+		sections.PluginPermissionsFile: sections.PluginPermissions,
+	} {
+		permissions, err := content()
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(*root, name), permissions, 0o644); err != nil {
+			return err
+		}
 	}
 	all, err := sections.Static(*root)
 	if err != nil {
@@ -59,9 +64,13 @@ func run() error {
 		}
 		maps.Copy(all, told)
 	}
-	out, err := sections.Set(string(readme), all)
-	if err != nil {
+	if err := sections.Set(docs, all); err != nil {
 		return err
 	}
-	return os.WriteFile(path, []byte(out), 0o644)
+	for name, text := range docs {
+		if err := os.WriteFile(filepath.Join(*to, name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
 }

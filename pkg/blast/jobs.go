@@ -54,11 +54,14 @@ func (t *tally) resume(o plan.Object) {
 	t.start(job)
 }
 
-// create starts the pods of a Job that there is not yet.
+// create starts the pods of a Job that there is not yet. No call takes that back: to
+// suspend or delete the Job ends its pods and leaves what they have done.
 func (t *tally) create(s plan.Step) {
 	var job batchv1.Job
 	_ = json.Unmarshal(s.Object, &job) // a Step that cannot be read is none that can be sent
 	t.start(&job)
+	t.class = plan.Irreversible
+	t.needsPerson("a run of " + keyOf(s.Target).display() + " cannot be taken back")
 }
 
 func (t *tally) start(job *batchv1.Job) {

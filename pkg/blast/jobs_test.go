@@ -72,8 +72,12 @@ func TestJobs(t *testing.T) {
 			if diff := cmp.Diff(tc.wantLosses, e.Blast.Losses); diff != "" {
 				t.Errorf("Losses (-want +got):\n%s", diff)
 			}
-			if e.Class != plan.Reversible || e.NeedsPerson != nil {
-				t.Errorf("class %s, a person for %q", e.Class, e.NeedsPerson)
+			class, person := plan.Reversible, []string(nil)
+			if tc.step.Verb == plan.Create {
+				class, person = plan.Irreversible, []string{"a run of cronjob default/mail cannot be taken back"}
+			}
+			if diff := cmp.Diff(person, e.NeedsPerson); e.Class != class || diff != "" {
+				t.Errorf("class %s, want %s; a person for (-want +got):\n%s", e.Class, class, diff)
 			}
 			if n := Needs(w.in.Steps, w.in.Targets); n != (Need{}) {
 				t.Errorf("needs %+v", n)

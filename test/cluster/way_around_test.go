@@ -53,6 +53,7 @@ type row struct {
 	// watch gives the function that says whether the effect was there at any time.
 	watch func(t *testing.T, p *place) func() bool
 	ways  []way
+	alone bool // it changes all nodes, so that no other test may run beside it
 	// decided are ways that have the effect after all, and why that is no way around.
 	decided map[string]string
 }
@@ -60,6 +61,17 @@ type row struct {
 // one is a way of a single call.
 func one(action string, args func(p *place) harness.Args) way {
 	return way{action, func(p *place) []call { return []call{{action, args(p)}} }}
+}
+
+// together is a way whose calls are those of one plan.
+func together(w way) way {
+	return way{w.name + ", as changes", func(p *place) []call {
+		var steps []map[string]any
+		for _, c := range w.calls(p) {
+			steps = append(steps, map[string]any{"action": c.action, "arguments": c.args})
+		}
+		return []call{{"changes", harness.Args{"steps": steps}}}
+	}}
 }
 
 func web(p *place) harness.Args  { return of(p.ns, "deployment", "web") }
@@ -158,6 +170,14 @@ func policyFile(t *testing.T, text string) []string {
 	return []string{"--policy", file}
 }
 
+// deleteAll deletes the pods of web one after the other.
+var deleteAll = way{"delete_pod, one after the other", func(p *place) (all []call) {
+	for _, name := range p.pods {
+		all = append(all, call{"delete_pod", of(p.ns, "pod", name)})
+	}
+	return all
+}}
+
 // everything is what can be called on a namespace and on the node of its pods.
 var everything = []way{
 	one("scale", scaled(1)), one("rollout_restart", web), one("set_image", image), one("rollout_undo", web),
@@ -165,7 +185,7 @@ var everything = []way{
 	{"delete_pod, of none", func(p *place) []call { return []call{{"delete_pod", lone(p)}} }},
 	{"evict_pod, of none", func(p *place) []call { return []call{{"evict_pod", lone(p)}} }},
 	one("job_suspend", func(p *place) harness.Args { return of(p.ns, "job", "batch") }),
-	one("drain", drained),
+	one("drain", drained), together(one("scale", scaled(1))), together(one("drain", drained)),
 	{"undo", func(p *place) []call { return []call{{"undo", harness.Args{"plan": p.done["scale"]}}} }},
 }
 
@@ -198,7 +218,7 @@ var rows = []row{
 		effect: "a pod gone that nothing makes again",
 		make:   func(t *testing.T, p *place) { bare(t, p.ns, "loner", p.node) },
 		watch:  podsGone("loner"),
-		ways:   []way{one("delete_pod", lone), one("evict_pod", lone), one("drain", drained)},
+		ways:   []way{one("delete_pod", lone), one("evict_pod", lone), one("drain", drained), together(one("evict_pod", lone))},
 	},
 	{
 		effect: "pods gone though their budget allows none",
@@ -209,6 +229,7 @@ var rows = []row{
 		watch: podsGone("web"),
 		ways: []way{
 			one("delete_pod", first), one("evict_pod", first), one("drain", drained), one("scale", scaled(1)),
+			together(one("delete_pod", first)),
 			one("rollout_restart", web), one("set_image", image), one("rollout_undo", web),
 			{"pause, set_image and resume", func(p *place) []call {
 				return []call{{"rollout_pause", web(p)}, {"set_image", image(p)}, {"rollout_resume", web(p)}}
@@ -245,12 +266,7 @@ var rows = []row{
 			{"scale up and down", func(p *place) []call {
 				return []call{{"scale", scaled(6)(p)}, {"scale", scaled(3)(p)}, {"scale", scaled(1)(p)}}
 			}},
-			{"delete_pod, one after the other", func(p *place) (all []call) {
-				for _, name := range p.pods {
-					all = append(all, call{"delete_pod", of(p.ns, "pod", name)})
-				}
-				return all
-			}},
+			deleteAll, together(deleteAll), together(one("scale", scaled(1))),
 			one("rollout_restart", web), one("set_image", image), one("rollout_undo", web), one("drain", drained),
 			{"pause, set_image and resume", func(p *place) []call {
 				return []call{{"rollout_pause", web(p)}, {"set_image", image(p)}, {"rollout_resume", web(p)}}
@@ -287,12 +303,12 @@ var rows = []row{
 		},
 		watch: nodeShut,
 		ways: []way{
-			one("cordon", on), one("drain", drained),
+			one("cordon", on), one("drain", drained), together(one("cordon", on)),
 			{"undo", func(p *place) []call { return []call{{"undo", harness.Args{"plan": p.done["uncordon"]}}} }},
 		},
 	},
 	{
-		effect: "the last node takes no more pods",
+		effect: "the last node takes no more pods", alone: true,
 		make: func(t *testing.T, p *place) {
 			cordonForNow(t, p.node)
 			p.before(t, "uncordon", on(p))
@@ -309,7 +325,7 @@ var rows = []row{
 		},
 		watch: nodeShut,
 		ways: []way{
-			one("cordon", on), one("drain", drained),
+			one("cordon", on), one("drain", drained), together(one("cordon", on)),
 			{"undo", func(p *place) []call { return []call{{"undo", harness.Args{"plan": p.done["uncordon"]}}} }},
 		},
 	},
@@ -412,39 +428,56 @@ func (p *place) settle(t *testing.T) {
 // TestNoWayAround: what one tool refuses, none gives. Of every ordered pair of ways to an
 // effect, where the first is refused the second has not the effect.
 func TestNoWayAround(t *testing.T) {
+	t.Parallel()
 	for _, r := range rows {
-		t.Run(r.effect, func(t *testing.T) {
-			came := map[string]taken{}
-			for i, w := range r.ways {
-				t.Run(w.name, func(t *testing.T) {
-					came[w.name] = r.take(t, i, w)
-					t.Logf("%q, happened %t: %s", came[w.name].code, came[w.name].happened, strings.SplitN(came[w.name].text, "\n", 2)[0])
-				})
-			}
-			refused, pairs := 0, 0
-			for _, a := range slices.Sorted(maps.Keys(came)) {
-				if came[a].code == "" {
-					continue
-				}
-				refused++
-				if came[a].happened {
-					t.Errorf("%s was refused (%s) and had the effect", a, came[a].code)
-				}
-				for _, b := range slices.Sorted(maps.Keys(came)) {
-					if pairs++; a != b && came[b].happened && r.decided[b] == "" {
-						t.Errorf("%s is refused (%s), and %s is a way around: %s", a, came[a].code, b, came[b].text)
-					}
-				}
-			}
-			for b, why := range r.decided {
-				if !came[b].happened {
-					t.Errorf("%s has not the effect, so it needs no reason: %s", b, why)
-				}
-			}
-			if len(came) != len(r.ways) || refused < 2 {
-				t.Errorf("of %d ways %d were taken and %d refused", len(r.ways), len(came), refused)
-			}
-			t.Logf("%d ways, %d refused, %d pairs", len(came), refused, pairs)
+		if !r.alone {
+			t.Run(r.effect, func(t *testing.T) {
+				t.Parallel()
+				r.test(t)
+			})
+		}
+	}
+}
+
+// TestNoWayAroundAlone is TestNoWayAround with the cluster for itself.
+func TestNoWayAroundAlone(t *testing.T) {
+	for _, r := range rows {
+		if r.alone {
+			t.Run(r.effect, r.test)
+		}
+	}
+}
+
+func (r row) test(t *testing.T) {
+	came := map[string]taken{}
+	for i, w := range r.ways {
+		t.Run(w.name, func(t *testing.T) {
+			came[w.name] = r.take(t, i, w)
+			t.Logf("%q, happened %t: %s", came[w.name].code, came[w.name].happened, strings.SplitN(came[w.name].text, "\n", 2)[0])
 		})
 	}
+	refused, pairs := 0, 0
+	for _, a := range slices.Sorted(maps.Keys(came)) {
+		if came[a].code == "" {
+			continue
+		}
+		refused++
+		if came[a].happened {
+			t.Errorf("%s was refused (%s) and had the effect", a, came[a].code)
+		}
+		for _, b := range slices.Sorted(maps.Keys(came)) {
+			if pairs++; a != b && came[b].happened && r.decided[b] == "" {
+				t.Errorf("%s is refused (%s), and %s is a way around: %s", a, came[a].code, b, came[b].text)
+			}
+		}
+	}
+	for b, why := range r.decided {
+		if !came[b].happened {
+			t.Errorf("%s has not the effect, so it needs no reason: %s", b, why)
+		}
+	}
+	if len(came) != len(r.ways) || refused < 2 {
+		t.Errorf("of %d ways %d were taken and %d refused", len(r.ways), len(came), refused)
+	}
+	t.Logf("%d ways, %d refused, %d pairs", len(came), refused, pairs)
 }

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -70,7 +71,9 @@ func (b workbench) furnish(t *testing.T) map[string]harness.Args {
 		harness.Pod("evicted"),
 		harness.Node(b.ns+"-cordoned").Ready().With(func(n *corev1.Node) { n.Spec.Unschedulable = true }),
 	)
-	t.Cleanup(func() { _ = cp.Client.CoreV1().Nodes().Delete(t.Context(), b.ns+"-cordoned", metav1.DeleteOptions{}) })
+	t.Cleanup(func() {
+		_ = cp.Client.CoreV1().Nodes().Delete(context.WithoutCancel(t.Context()), b.ns+"-cordoned", metav1.DeleteOptions{})
+	})
 	past, err := cp.Client.AppsV1().Deployments(b.ns).Get(t.Context(), "past", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

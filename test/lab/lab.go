@@ -159,8 +159,8 @@ func (l *Lab) Stop() error {
 // Node makes a simulated node with the label pool=lab; kwok makes it ready.
 func (l *Lab) Node(ctx context.Context, name string) error {
 	room := corev1.ResourceList{
-		corev1.ResourceCPU:    resource.MustParse("256"),
-		corev1.ResourceMemory: resource.MustParse("512Gi"),
+		corev1.ResourceCPU:    resource.MustParse("32"),
+		corev1.ResourceMemory: resource.MustParse("64Gi"),
 		corev1.ResourcePods:   resource.MustParse("1000"),
 	}
 	_, err := l.Client.CoreV1().Nodes().Create(ctx, &corev1.Node{

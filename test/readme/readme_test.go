@@ -31,15 +31,24 @@ func read(t *testing.T, name string) string {
 	return string(raw)
 }
 
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	docs, err := sections.Docs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return docs
+}
+
 func compare(t *testing.T, want map[string]string) {
 	t.Helper()
-	readme := read(t, "README.md")
+	docs := documents(t)
 	for name, section := range want {
-		got, err := sections.Get(readme, name)
+		got, err := sections.Get(docs, name)
 		if err != nil {
 			t.Error(err)
 		} else if diff := cmp.Diff(section, got); diff != "" {
-			t.Errorf("section %s of README.md is out of step; run %s (-generated +README.md):\n%s", name, sections.Update, diff)
+			t.Errorf("section %s is out of step; run %s (-generated +document):\n%s", name, sections.Update, diff)
 		}
 	}
 }
@@ -107,7 +116,7 @@ func TestPackagingPolicy(t *testing.T) {
 		t.Errorf("the sample policy changes the tools (-defaults +sample):\n%s", diff)
 	}
 	sample := read(t, "hack/packaging/policy.yaml")
-	flags, err := sections.Get(read(t, "README.md"), "flags")
+	flags, err := sections.Get(documents(t), "flags")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +205,17 @@ func TestPackagingPermissions(t *testing.T) {
 
 // TestRetriesAreShownOnce has the output of a demo in which two requests met a conflict.
 func TestRetriesAreShownOnce(t *testing.T) {
-	const once = `What is on record (kube-write-mcp audit show):
+	const once = `The story.
+
+1. A plan.
+
+2. A guess.
+
+4. The phrase.
+
+5. Again.
+
+What is on record (kube-write-mcp audit show):
 
      TIME            EVENT           WHAT
      01-02 03:04:05  execute_intent  scale deployment default/web

@@ -180,7 +180,7 @@ var scenarios = []scenario{
 		requests: []request{call("plan_set_image", args{"namespace": "NAMESPACE", "deployment": "web", "container": "main", "image": "main:2"})},
 	},
 	{
-		name: "trigger", prose: "A Job is made from a CronJob once. Its name holds the plan's id.", setup: cronJob,
+		name: "trigger", prose: "A Job is made from a CronJob once, here without a person. Its name holds the plan's id.", setup: cronJob, flags: []string{"--irreversible", "allow"},
 		requests: []request{
 			call("plan_cronjob_trigger", args{"namespace": "NAMESPACE", "cronjob": "mail"}),
 			call("cronjob_trigger", confirmed(args{"namespace": "NAMESPACE", "cronjob": "mail"}, "CONFIRM")),

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Demo makes the sections demo and audit from the output of hack/demo.sh. What differs
+// Demo makes the sections demo, excerpt and audit from the output of hack/demo.sh. What differs
 // from run to run (ids, codes, times, uids, versions) is replaced by fixed values of the
 // same shape, and a step that met a conflict and was tried again is shown once.
 func Demo(output string) (map[string]string, error) {
@@ -27,10 +27,30 @@ func Demo(output string) (map[string]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the execute line of the demo: %w", err)
 	}
+	told := ids.replace(settle(trim(withoutRetries(story))))
+	first, err := step(told, 1)
+	if err != nil {
+		return nil, err
+	}
+	fourth, err := step(told, 4)
+	if err != nil {
+		return nil, err
+	}
 	return map[string]string{
-		"demo":  fence("text", ids.replace(settle(trim(withoutRetries(story))))),
-		"audit": fence("json", execute),
+		"demo":    fence("text", told),
+		"excerpt": fence("text", first+"\n"+fourth),
+		"audit":   fence("json", execute),
 	}, nil
+}
+
+// step is one numbered step of the story.
+func step(story string, n int) (string, error) {
+	_, rest, ok := strings.Cut(story, fmt.Sprintf("\n%d. ", n))
+	text, _, closed := strings.Cut(rest, fmt.Sprintf("\n%d. ", n+1))
+	if !ok || !closed {
+		return "", fmt.Errorf("the demo has no step %d", n)
+	}
+	return fmt.Sprintf("%d. %s", n, text), nil
 }
 
 // names maps what is random to fixed names, in the order in which they appear.

@@ -1,5 +1,5 @@
-// Package sections makes the generated parts of README.md: what stands between
-// "<!-- begin: NAME -->" and "<!-- end: NAME -->". Tables come from the program itself, the
+// Package sections makes the generated parts of README.md and of the guides under
+// hack/docs: what stands between "<!-- begin: NAME -->" and "<!-- end: NAME -->". Tables come from the program itself, the
 // demo from a captured run of it.
 package sections
 
@@ -10,6 +10,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -28,32 +29,65 @@ import (
 	"github.com/kubewrite/kube-write-mcp/pkg/refusal"
 )
 
-// Update is the fix for a README that is out of step.
+// Update is the fix for a document that is out of step.
 const Update = "hack/update-readme.sh"
 
 func begin(name string) string { return "<!-- begin: " + name + " -->\n" }
 func end(name string) string   { return "<!-- end: " + name + " -->" }
 
-// Get gives the section of a README as it stands there.
-func Get(readme, name string) (string, error) {
-	_, rest, ok := strings.Cut(readme, begin(name))
-	section, _, closed := strings.Cut(rest, end(name))
-	if !ok || !closed {
-		return "", fmt.Errorf("README.md has no section %s", name)
+// Docs are README.md and the guides of a folder, by their names from there.
+func Docs(root string) (map[string]string, error) {
+	guides, err := filepath.Glob(filepath.Join(root, "hack", "docs", "*.md"))
+	if err != nil {
+		return nil, err
 	}
-	return section, nil
+	docs := map[string]string{}
+	for _, path := range append(guides, filepath.Join(root, "README.md")) {
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil {
+			return nil, err
+		}
+		docs[filepath.ToSlash(name)] = string(raw)
+	}
+	return docs, nil
 }
 
-// Set puts sections into a README; each must have its markers there.
-func Set(readme string, sections map[string]string) (string, error) {
-	for name, section := range sections {
-		old, err := Get(readme, name)
-		if err != nil {
-			return "", err
+// Get gives a section as it stands in the one document that has it.
+func Get(docs map[string]string, name string) (section string, err error) {
+	err = fmt.Errorf("no document has the section %s", name)
+	for _, doc := range slices.Sorted(maps.Keys(docs)) {
+		_, rest, ok := strings.Cut(docs[doc], begin(name))
+		if !ok {
+			continue
 		}
-		readme = strings.Replace(readme, begin(name)+old+end(name), begin(name)+section+end(name), 1)
+		if err == nil {
+			return "", fmt.Errorf("%s has the section %s as well", doc, name)
+		}
+		var closed bool
+		if section, _, closed = strings.Cut(rest, end(name)); !closed {
+			return "", fmt.Errorf("%s does not end the section %s", doc, name)
+		}
+		err = nil
 	}
-	return readme, nil
+	return section, err
+}
+
+// Set puts sections into the documents; each must have its markers in one of them.
+func Set(docs map[string]string, sections map[string]string) error {
+	for name, section := range sections {
+		old, err := Get(docs, name)
+		if err != nil {
+			return err
+		}
+		for doc, text := range docs {
+			docs[doc] = strings.Replace(text, begin(name)+old+end(name), begin(name)+section+end(name), 1)
+		}
+	}
+	return nil
 }
 
 // Static makes every section that needs no cluster. root is the module's folder.
@@ -70,9 +104,13 @@ func Static(root string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	misroutes, executed, err := misrouteTables(root)
+	if err != nil {
+		return nil, err
+	}
 	out := map[string]string{
 		"flags": flags, "verdicts": verdicts, "tools": toolTable(), "refusals": refusalTable(), "rbac": rbacTable(),
-		"reads": reads,
+		"reads": reads, "misroutes": misroutes, "misroutes-executed": executed,
 	}
 	for name, file := range map[string]string{"mcp": "mcp.json", "permissions": "claude-settings.json", "policy": "policy.yaml"} {
 		raw, err := os.ReadFile(filepath.Join(root, "hack", "packaging", file))
@@ -135,7 +173,7 @@ func flagTable() (string, error) {
 			return "", fmt.Errorf("--help prints a flag that cannot be read: %q", line)
 		}
 		name, kind, meaning, byDefault := m[1], m[2], m[3], m[4]
-		if name == "help" {
+		if name == "help" || name == "version" {
 			continue
 		}
 		inPolicy, err := policyField(name, byDefault)

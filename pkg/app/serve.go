@@ -112,7 +112,7 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 	}, clients, shared.journal, keys, time.Now, rand.Reader)
 	s, err := server.New(e, o.actions, server.Options{
 		Version: version(), AllowWrite: o.allowWrite, ReadOnly: o.readOnly, Principal: who, HTTP: listener != nil, Log: log, Observe: tel.call,
-		Reads: read.Cluster{API: clients.Read, Journal: j, Label: cluster.label, Redact: keys.Redact, Excluded: policy.Excluded, Now: time.Now},
+		Reads: read.Cluster{API: clients.Read, Journal: j, Label: cluster.label, Redact: keys.Redact, Excluded: policy.Excluded, Now: time.Now, Replica: replica},
 	})
 	if err != nil {
 		return err

@@ -72,6 +72,8 @@ func (o *options) plans() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use: "plans", Short: "Print the open plans: what, whose, until when, and whether a person is waited for", Args: cobra.NoArgs,
+		Long: `Prints the plans of the state folder's audit log that could still be executed. Where
+servers share a ledger in the cluster that is one replica's: kubectl get writes tells all.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			j, err := o.journal()
 			if err != nil {

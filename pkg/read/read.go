@@ -31,6 +31,10 @@ type Cluster struct {
 	Redact    func(value string) string     // a keyed hash in the place of a value
 	Excluded  func(namespace string) string // why nothing is written there, "" where it is
 	Now       func() time.Time
+
+	// Replica is this one's name where several share a ledger, and Journal holds what this
+	// one did alone; else "".
+	Replica string
 }
 
 // view is what one call may read.

@@ -52,6 +52,7 @@ func (a writeHistoryArgs) targets() [][2]string {
 type History struct {
 	Head
 	Page
+	Only   string  `json:"only,omitempty" jsonschema:"what of the history this is"`
 	Writes []Write `json:"writes" jsonschema:"newest first"`
 }
 
@@ -98,6 +99,9 @@ var writeHistory = of(Tool{
 	}
 	out := &History{Writes: []Write{}}
 	out.Shown = len(lines)
+	if v.Replica != "" {
+		out.Only = "calls of replica " + v.Replica + ": each replica has an audit log of its own"
+	}
 	for _, l := range lines {
 		out.Writes = append(out.Writes, written(l, a.rows()))
 	}

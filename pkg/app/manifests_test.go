@@ -73,6 +73,7 @@ func TestRBAC(t *testing.T) {
 	}{
 		{"read only with everything else", []string{"--read-only", "--allow-nodes", "n1", "--actions", "scale,drain"}, nil},
 		{"a node action and no node", []string{"--actions", "drain"}, nil},
+		{"callers over HTTP", []string{"--actions", "rollout_pause", "--http", ":8443"}, []string{"* create subjectaccessreviews", "* create tokenreviews", "* patch deployments"}},
 		{"one action", []string{"--actions", "rollout_pause"}, []string{"* patch deployments"}},
 		{"one action in one namespace", []string{"--actions", "rollout_pause", "--allow-namespaces", "web,kube-system"}, []string{"web patch deployments"}},
 		{"named nodes", []string{"--actions", "uncordon", "--allow-nodes", "n2,n1"}, []string{"* get nodes", "* patch nodes n1,n2", "* watch nodes"}},
@@ -170,6 +171,29 @@ func TestPodArgs(t *testing.T) {
 	}
 	if err := serve.ParseFlags(rest); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestPodArgsCluster: replicas read the keys that they share, and nothing has a journal's
+// volume for all of them.
+func TestPodArgsCluster(t *testing.T) {
+	code, stdout, stderr := run("manifests", "--ledger", "cluster", "--allow-write")
+	if code != 0 {
+		t.Fatal(stderr)
+	}
+	for _, want := range []string{
+		"- --key-file=/etc/kube-write-mcp/keys/keys.json", "- --ledger=cluster", "secretName: kube-write-mcp-keys", "secretName: kube-write-mcp-tls",
+		"defaultMode: 288", "replicas: 3", "kind: StatefulSet", "name: writes.kubewrite.dev", "name: kube-write-approvals.kubewrite.dev",
+		"- tokenreviews", "name: kube-write-mcp-approve", "name: kube-write-mcp-approvals", "maxUnavailable: 1",
+	} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("it lacks %q", want)
+		}
+	}
+	for _, not := range []string{"kind: Deployment", "kind: PersistentVolumeClaim\n  metadata:\n    name: kube-write-mcp-state"} {
+		if strings.Contains(stdout, not) {
+			t.Errorf("it has %q", not)
+		}
 	}
 }
 

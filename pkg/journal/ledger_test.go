@@ -64,6 +64,7 @@ func TestState(t *testing.T) {
 		"stale":                              {[]*Line{planLine("p1", expires), event(EventStale)}, with(planned, func(s *State) { s.Ended = "stale" })},
 		"approved":                           {[]*Line{planLine("p1", expires), event(EventWaiting), event(EventApproved)}, with(planned, func(s *State) { s.Approved = true })},
 		"approved, and executed once":        {[]*Line{planLine("p1", expires), event(EventApproved), intentLine("p1", "c1")}, with(claimed, func(s *State) { s.Approved = true })},
+		"approved by a second person":        {[]*Line{planLine("p1", expires), {Event: EventApproved, Plan: "p1", Channel: ChannelApproval}}, with(planned, func(s *State) { s.Approved, s.Second = true, true })},
 		"another plan is approved":           {[]*Line{planLine("p1", expires), planLine("p2", expires), {Event: EventApproved, Plan: "p2"}}, planned},
 		"approved as it expires":             {[]*Line{planLine("p1", epoch), event(EventApproved)}, with(planned, func(s *State) { s.Expires = epoch })},
 		"approved when it is stale":          {[]*Line{planLine("p1", expires), event(EventStale), event(EventApproved)}, with(planned, func(s *State) { s.Ended = "stale" })},

@@ -308,3 +308,16 @@ func FuzzPhrase(f *testing.F) {
 		}
 	})
 }
+
+// TestSignSecond: that it must be a second person is signed, and nothing else changes where it
+// need not.
+func TestSignSecond(t *testing.T) {
+	signed := func(second string) string {
+		p := sealed()
+		p.Person = &Person{Name: "web", Reasons: []string{"a"}, Second: second}
+		return p.Sign(phraseKey)
+	}
+	if signed("") == signed("b") || signed("b") == signed("c") {
+		t.Error("Second is not signed")
+	}
+}

@@ -171,6 +171,9 @@ func written(l *journal.Line, rows int) Write {
 // Text is the answer as a table.
 func (h *History) Text() string {
 	s := sheet{head: fmt.Sprintf("%d %s, newest first, of the audit log", h.Shown, plan.Plural(h.Shown, "line")), table: [][]string{{"SEQ", "TIME", "EVENT", "CODE", "TOOL", "PLAN", "WHAT"}}}
+	if h.Only != "" {
+		s.head += ", " + h.Only
+	}
 	for _, w := range h.Writes {
 		s.table = append(s.table, []string{fmt.Sprint(w.Seq), w.Time, w.Event, w.Code, w.Tool, w.Plan, cmp.Or(w.Phrase, w.Target, w.Says)})
 		s.quote(fmt.Sprintf("line %d", w.Seq), strings.TrimSpace(strings.Join([]string{w.Reason, w.Untrusted}, " ")))

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -187,6 +188,14 @@ func TestInstalled(t *testing.T) {
 	t.Parallel()
 	ns, args := web(t)
 	in := install(t, "--allow-write", "--allow-namespaces", ns, "--cluster-name", "prod")
+	set, err := cp.Client.AppsV1().StatefulSets(in.name).Get(t.Context(), in.name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set.Spec.Template.Spec.Volumes = append(set.Spec.Template.Spec.Volumes, corev1.Volume{Name: "state", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+	if _, err := cp.Client.CoreV1().Pods(in.name).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "like-a-replica"}, Spec: set.Spec.Template.Spec}, metav1.CreateOptions{}); err != nil {
+		t.Errorf("the namespace does not admit the server's pod: %v", err)
+	}
 	user, token := caller(t)
 	in.grant(ns, "-write", user)
 	one, two := in.start(), in.start()
@@ -202,6 +211,10 @@ func TestInstalled(t *testing.T) {
 	}
 	if again := one.connect(stdio.Modern, token).call("scale", phrase); again.Field("result") != first.Field("result") || !strings.Contains(again.Text, "EXECUTED") {
 		t.Errorf("the other replica says: %s", again.Text)
+	}
+	history := one.connect(stdio.Modern, token).call("write_history", harness.Args{"namespace": ns})
+	if !strings.Contains(history.Text, "each replica has an audit log of its own") {
+		t.Errorf("write_history does not say whose it is: %s", history.Text)
 	}
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := cp.Kubeconfig(kubeconfig, "kind-lab", in.login()); err != nil {

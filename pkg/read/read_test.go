@@ -88,7 +88,7 @@ func TestFields(t *testing.T) {
 		"list_nodes":      page + "nodes " + under("nodes", "name ready schedulable allocatable max_pods created version untrusted_kubelet untrusted_labels untrusted_taints untrusted_conditions"),
 		"list_namespaces": page + "namespaces " + under("namespaces", "name phase writes created"),
 		"list_events":     page + "events " + under("events", "namespace last count warning untrusted_object untrusted_reason untrusted_source untrusted_message"),
-		"write_history":   page + "writes " + under("writes", "seq time event code tool plan phrase target says untrusted_reason untrusted"),
+		"write_history":   page + "only writes " + under("writes", "seq time event code tool plan phrase target says untrusted_reason untrusted"),
 		"get_logs":        "cluster not_on_record namespace pod container containers previous bytes invisible_removed truncated untrusted_lines",
 		"get_workload": "cluster not_on_record " + workload + "generation observed_generation settings owner owner.untrusted_kind owner.untrusted_name untrusted_selector truncated " +
 			"conditions " + under("conditions", condition) + " history " + under("history", "revision current object replicas created untrusted_images untrusted_change_cause") +

@@ -56,7 +56,7 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	j, err := journal.Open(journal.Options{Dir: dir, Path: o.audit, Keys: keys, Now: time.Now, Inst: inst})
+	j, opened, err := journal.OpenBehind(journal.Options{Dir: dir, Path: o.audit, Keys: keys, Now: time.Now, Inst: inst})
 	if err != nil {
 		return err
 	}
@@ -90,14 +90,15 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := j.Sealed(); err != nil {
-		log.Error("nothing can be planned or executed", "err", err)
-	}
 	background, end := context.WithCancel(context.Background())
 	var work sync.WaitGroup
 	defer work.Wait()
 	defer end()
 	work.Go(func() {
+		<-opened
+		if err := j.Sealed(); err != nil {
+			log.Error("nothing can be planned or executed", "err", err)
+		}
 		if err := j.VerifyAll(background); err != nil && background.Err() == nil {
 			log.Error("the audit log does not verify", "err", err)
 		}

@@ -31,7 +31,8 @@ func (t *tally) spaces(n nodes) (out []*space) {
 		s := &space{Node: node, cpu: node.Allocatable.CPU, memory: node.Allocatable.Memory, pods: node.MaxPods, other: maps.Clone(node.Allocatable.Other)}
 		on[node.Name], out = s, append(out, s)
 	}
-	for _, p := range t.in.Facts.Pods {
+	for i := range t.in.Facts.Pods {
+		p := &t.in.Facts.Pods[i]
 		if s := on[p.Node]; s != nil && !p.Finished() {
 			s.take(p.Requests)
 		}

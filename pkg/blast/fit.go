@@ -58,6 +58,8 @@ func (s *space) lacks(r plan.Resources) string {
 		return "cpu"
 	case r.Memory > 0 && r.Memory > s.memory:
 		return "memory"
+	case len(r.Other) == 0: // asked for each pod of each node
+		return ""
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Other)) {
 		if r.Other[name] > s.other[name] {

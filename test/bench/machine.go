@@ -60,6 +60,36 @@ func resident(pid int) (float64, error) {
 	return kb / 1024, err
 }
 
+// residentTree is resident of a process and its children.
+func residentTree(pid int) (mib float64, err error) {
+	if mib, err = resident(pid); err != nil {
+		return 0, err
+	}
+	all, err := filepath.Glob("/proc/[0-9]*/status")
+	if err != nil {
+		return 0, err
+	}
+	for _, path := range all {
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		if parent, err := field(raw, "PPid"); err != nil || int(parent) != pid {
+			continue
+		}
+		child, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if err != nil {
+			return 0, err
+		}
+		more, err := residentTree(child)
+		if err != nil {
+			return 0, err
+		}
+		mib += more
+	}
+	return mib, nil
+}
+
 // openFiles is how many files a process has open.
 func openFiles(pid int) (float64, error) {
 	names, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))

@@ -27,10 +27,11 @@ var notReached = map[string]string{}
 
 // bench is one run.
 type bench struct {
-	binary, kubectl, peer string
-	kubectlWhy, peerWhy   string // why there is none
-	each                  time.Duration
-	dir                   string
+	binary, kubectl     string
+	peer, peerBinary    string // the command that npm installs, and the program that it starts
+	kubectlWhy, peerWhy string // why there is none
+	each                time.Duration
+	dir                 string
 
 	rig  *rig // see cluster
 	rows []report.Row
@@ -51,6 +52,7 @@ func run() error {
 	pflag.StringVar(&b.binary, "binary", "", "the kube-write-mcp to measure")
 	pflag.StringVar(&b.kubectl, "kubectl", "", "the kubectl to compare with")
 	pflag.StringVar(&b.peer, "peer", "", "the kubernetes-mcp-server to compare with")
+	pflag.StringVar(&b.peerBinary, "peer-binary", "", "the program that it starts")
 	pflag.StringVar(&b.kubectlWhy, "no-kubectl", "not given", "why there is no kubectl")
 	pflag.StringVar(&b.peerWhy, "no-peer", "not given", "why there is no kubernetes-mcp-server")
 	pflag.DurationVar(&b.each, "each", 8*time.Second, "how long two sides take turns")

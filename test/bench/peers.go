@@ -47,10 +47,12 @@ func (b *bench) peers(ctx context.Context) error {
 	}
 	rows := []report.Row{
 		{What: "plan_scale and scale together", Baseline: peerName + ": one unplanned resources_scale", Bar: report.AtMost(1, "×")},
-		{What: "start of the process to tools/list answered", Baseline: peerName, Bar: report.AtMost(0.25, "×")},
-		{What: "idle resident memory", Baseline: peerName, Bar: report.AtMost(0.5, "×")},
+		{What: "start of the process to tools/list answered", Baseline: peerName + " as npm starts it, through node", Bar: report.AtMost(0.25, "×")},
+		{What: "start, beside the peer's own binary", Baseline: peerName + " without node", Bar: report.AtMost(0.25, "×")},
+		{What: "idle resident memory", Baseline: peerName + " as npm starts it, node and binary", Bar: report.AtMost(0.5, "×")},
+		{What: "idle resident memory, beside the peer's own binary", Baseline: peerName + " without node", Bar: report.AtMost(0.5, "×")},
 		{What: "bytes per tool: name, description, input schema", Baseline: peerName, Bar: report.AtMost(1, "×")},
-		{What: "bytes per tool: output schema", Baseline: "our name, description, input schema", Bar: report.AtMost(1, "×")},
+		{What: "bytes per tool: output schema", Baseline: peerName + ": name, description, input schema", Bar: report.AtMost(1, "×")},
 	}
 	if b.peer == "" {
 		b.unmeasured(b.peerWhy, rows...)
@@ -59,57 +61,69 @@ func (b *bench) peers(ctx context.Context) error {
 	if err := b.change(ctx, r, rows[0]); err != nil {
 		return err
 	}
-	begin := func(binary string, args ...string) (*stdio.Client, stdio.Message, error) {
-		s, err := stdio.Start(stdio.Legacy, binary, nil, args...)
-		if err != nil {
-			return nil, stdio.Message{}, err
-		}
-		list, err := s.Request("tools/list", nil)
-		return s, list, err
-	}
-	flags := b.flags(r, "started")
-	startOurs := func() (*stdio.Client, stdio.Message, error) { return begin(b.binary, flags...) }
-	startPeer := func() (*stdio.Client, stdio.Message, error) { return begin(b.peer, "--kubeconfig", r.forPeers) }
-	once := func(start func() (*stdio.Client, stdio.Message, error)) side {
-		var s *stdio.Client
-		end := func() error {
-			if s != nil {
-				s.Kill()
-				s = nil
+	begin := func(binary string, args ...string) func() (*stdio.Client, stdio.Message, error) {
+		return func() (*stdio.Client, stdio.Message, error) {
+			s, err := stdio.Start(stdio.Legacy, binary, nil, args...)
+			if err != nil {
+				return nil, stdio.Message{}, err
 			}
-			return nil
+			list, err := s.Request("tools/list", nil)
+			return s, list, err
 		}
-		return side{end, func() (err error) { s, _, err = start(); return err }}
 	}
-	sides := []side{once(startOurs), once(startPeer)}
+	starts := []func() (*stdio.Client, stdio.Message, error){
+		begin(b.binary, b.flags(r, "started")...),
+		begin(b.peer, "--kubeconfig", r.forPeers),
+		begin(b.peerBinary, "--kubeconfig", r.forPeers),
+	}
+	var sides []side
+	for _, start := range starts {
+		var s *stdio.Client
+		sides = append(sides, side{
+			reset: func() error { // by the end of its input: node's death would leave its child
+				if s != nil {
+					_ = s.Close()
+					s = nil
+				}
+				return nil
+			},
+			run: func() (err error) { s, _, err = start(); return err },
+		})
+	}
 	ms, err := b.turns(ctx, sides...)
-	err = errors.Join(err, sides[0].reset(), sides[1].reset())
+	for _, s := range sides {
+		err = errors.Join(err, s.reset())
+	}
 	if err != nil {
 		return err
 	}
-	b.add(compare(rows[1].What, rows[1].Baseline, ms[0], ms[1], 0.5, rows[1].Bar))
-
-	ours, list, err := startOurs()
-	if err != nil {
-		return err
+	for i, row := range rows[1:3] {
+		b.add(compare(row.What, row.Baseline, ms[0], ms[1+i], 0.5, row.Bar))
 	}
-	defer ours.Kill()
-	peer, peerList, err := startPeer()
-	if err != nil {
-		return err
+	var running []*stdio.Client
+	var lists []stdio.Message
+	for _, start := range starts {
+		s, list, err := start()
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		running, lists = append(running, s), append(lists, list)
 	}
-	defer peer.Kill()
 	time.Sleep(3 * time.Second) // idle
-	row := rows[2]
-	row.Unit = "MiB"
-	if row.Ours, err = resident(ours.Process().Pid); err != nil {
-		return err
+	var held []float64
+	for _, s := range running {
+		mib, err := residentTree(s.Process().Pid)
+		if err != nil {
+			return err
+		}
+		held = append(held, mib)
 	}
-	if row.Base, err = resident(peer.Process().Pid); err != nil {
-		return err
+	for i, row := range rows[3:5] {
+		row.Ours, row.Base, row.Value, row.Unit = held[0], held[1+i], held[0]/held[1+i], "MiB"
+		b.add(row)
 	}
-	row.Value = row.Ours / row.Base
-	b.add(row)
+	list, peerList := lists[0], lists[1]
 
 	in, out, n, err := bytesPerTool(list.Result)
 	if err != nil {
@@ -119,12 +133,12 @@ func (b *bench) peers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	row = rows[3]
+	row := rows[5]
 	row.Ours, row.Base, row.Value, row.Unit, row.Exact = in, peerIn, in/peerIn, "B", true
 	row.Note = fmt.Sprintf("%d tools and %d; the output schemas of the other one are %.0f bytes per tool", n, peerN, peerOut)
 	b.add(row)
-	row = rows[4]
-	row.Ours, row.Base, row.Value, row.Unit, row.Exact = out, in, out/in, "B", true
+	row = rows[6]
+	row.Ours, row.Base, row.Value, row.Unit, row.Exact = out, peerIn, out/peerIn, "B", true
 	b.add(row)
 	return nil
 }
@@ -165,7 +179,7 @@ func (b *bench) change(ctx context.Context, r *rig, row report.Row) error {
 	if err != nil {
 		return err
 	}
-	defer peer.Kill()
+	defer peer.Close()
 	back := func() error { return r.back(ctx, "web") }
 	var sentByPeer []report.Span
 	their := func() error {

@@ -94,8 +94,22 @@ func (r *rig) compared(ctx context.Context, ours, base func() error) (sent, path
 	if err != nil {
 		return nil, nil, err
 	}
-	sent, err = same(o, c)
-	return sent, report.CriticalPath(o), err
+	if sent, err = same(o, c); err != nil {
+		return nil, nil, err
+	}
+	// What is sent at the same time may come one after the other in one run: the shortest of
+	// several is what must.
+	path = report.CriticalPath(o)
+	for range 10 {
+		o, err := r.sent(ctx, ourAgent, ours)
+		if err != nil {
+			return nil, nil, err
+		}
+		if p := report.CriticalPath(o); len(p) < len(path) {
+			path = p
+		}
+	}
+	return sent, path, nil
 }
 
 // execute compares an execution with its own calls and syncs. There is no note, and the

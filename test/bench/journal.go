@@ -180,7 +180,15 @@ func (b *bench) start(ctx context.Context) error {
 		}
 	}
 	var listed, known [2][]float64 // ms: cold, and with a snapshot
-	for n := range 5 {
+	var bare []float64
+	for n := range 8 {
+		_, k, err := b.startOnce(r, "short")
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			bare = append(bare, k)
+		}
 		for i, cold := range []bool{true, false} {
 			if err := again(cold)(); err != nil {
 				return err
@@ -193,14 +201,6 @@ func (b *bench) start(ctx context.Context) error {
 				listed[i], known[i] = append(listed[i], l), append(known[i], k)
 			}
 		}
-	}
-	var bare []float64
-	for range 5 {
-		_, k, err := b.startOnce(r, "short")
-		if err != nil {
-			return err
-		}
-		bare = append(bare, k)
 	}
 	p50 := func(s []float64) float64 { return report.Quantile(s, 0.5) }
 	empty := p50(bare)

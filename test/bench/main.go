@@ -154,15 +154,19 @@ type side struct {
 	run   func() error
 }
 
-// turns lets the sides take turns for as long as a group lasts, each as the first one in
-// its turn, and gives the milliseconds of each run. Runs before the first turn warm up.
+// turns lets the sides take turns for as long as a group lasts, there and back, so that none
+// always comes after the same other one, and gives the milliseconds of each run. The first
+// turns warm up.
 func (b *bench) turns(ctx context.Context, sides ...side) (ms [][]float64, err error) {
 	ms = make([][]float64, len(sides))
 	const warm, least = 3, 5
 	end := time.Now().Add(b.each)
 	for n := 0; n < warm+least || time.Now().Before(end); n++ {
 		for k := range sides {
-			i := (k + n) % len(sides)
+			i := k
+			if n%2 == 1 {
+				i = len(sides) - 1 - k
+			}
 			if err := errors.Join(ctx.Err(), sides[i].prepare()); err != nil {
 				return nil, err
 			}

@@ -14,8 +14,7 @@ import (
 	"github.com/kubewrite/kube-write-mcp/test/stdio"
 )
 
-// kubectlDryRun is what an agent with a shell does to see a scale: two processes. Without
-// a kubectl it does nothing.
+// kubectlDryRun is what an agent with a shell does to see a scale: two processes.
 func (b *bench) kubectlDryRun(r *rig) func() error {
 	kubectl := func(args ...string) error {
 		cmd := exec.Command(b.kubectl, append([]string{"--kubeconfig", r.forPeers, "--cache-dir", filepath.Join(b.dir, "kubectl"), "-n", namespace}, args...)...)
@@ -25,9 +24,6 @@ func (b *bench) kubectlDryRun(r *rig) func() error {
 		return nil
 	}
 	return func() error {
-		if b.kubectl == "" {
-			return nil
-		}
 		if err := kubectl("get", "deployment", "web", "-o", "json"); err != nil {
 			return err
 		}

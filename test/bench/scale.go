@@ -59,7 +59,6 @@ func (b *bench) plan(ctx context.Context) error {
 			}
 			return k.scale(w, "", 3, metav1.DryRunAll)
 		}},
-		side{run: b.kubectlDryRun(r)},
 	)
 	if err != nil {
 		return err
@@ -74,12 +73,16 @@ func (b *bench) plan(ctx context.Context) error {
 		What: "API calls of plan_scale one after another", Ours: float64(len(path)), Value: float64(len(path)),
 		Bar: report.AtMost(3, ""), Note: "on the critical path are " + strings.Join(path, ", "), Exact: true,
 	})
-	row = faster("plan_scale, times faster", "kubectl get -o json, then kubectl scale --dry-run=server", ms[0], ms[3], report.AtLeast(25, "×"))
+	row = report.Row{What: "plan_scale, times faster", Baseline: "kubectl get -o json, then kubectl scale --dry-run=server", Bar: report.AtLeast(25, "×")}
 	if b.kubectl == "" {
 		b.unmeasured(b.kubectlWhy, row)
 		return nil
 	}
-	b.add(row)
+	// Apart from the others: what comes after two large programs finds the caches cold.
+	if ms, err = b.turns(ctx, side{run: ours}, side{run: b.kubectlDryRun(r)}); err != nil {
+		return err
+	}
+	b.add(faster(row.What, row.Baseline, ms[0], ms[1], row.Bar))
 	return nil
 }
 

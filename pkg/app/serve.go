@@ -99,6 +99,10 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 		if err := j.Sealed(); err != nil {
 			log.Error("nothing can be planned or executed", "err", err)
 		}
+		select { // the first calls go before it
+		case <-time.After(verifyAfter):
+		case <-background.Done():
+		}
 		if err := j.VerifyAll(background); err != nil && background.Err() == nil {
 			log.Error("the audit log does not verify", "err", err)
 		}
@@ -107,6 +111,10 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 	log.Info("serving MCP on stdio", "cluster", cluster.label, "write", o.allowWrite, "state", dir)
 	return server.ServeStdio(cmd.Context(), s, o.stdin, cmd.OutOrStdout(), server.GuardOptions{OnStop: e.Stop, Finish: e.Wait, Log: log})
 }
+
+// verifyAfter is how long after a start what stands before the last checkpoint is verified:
+// it takes a core for a second or more where the journal is long.
+const verifyAfter = time.Second
 
 // logger writes to stderr; stdout belongs to the protocol.
 func (o *options) logger(w io.Writer) *slog.Logger {

@@ -5,6 +5,9 @@
 # What is there already is kept. Safe to run twice, and in parallel.
 # About 17 minutes of two cores the first time. An assets folder that
 # KUBEBUILDER_ASSETS already names is used as it is.
+#
+#   hack/controlplane/build.sh            the control plane
+#   hack/controlplane/build.sh kubectl    kubectl alone, into the same folder
 set -euo pipefail
 
 programs=(etcd kube-apiserver kube-controller-manager kube-scheduler kwok kwok-stages.yaml)
@@ -15,7 +18,9 @@ missing() { # the first program that the folder $1 lacks, if any
   for p in "${programs[@]}"; do [ -s "$1/$p" ] || { printf '%s' "$p"; return; }; done
 }
 
-if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
+if [ "${1-}" = kubectl ]; then
+  programs=(kubectl)
+elif [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
   lacks=$(missing "$KUBEBUILDER_ASSETS")
   [ -z "$lacks" ] || { say "KUBEBUILDER_ASSETS=$KUBEBUILDER_ASSETS has no $lacks; unset it to build one here"; exit 1; }
   printf '%s\n' "$KUBEBUILDER_ASSETS"
@@ -55,6 +60,11 @@ build() { # build NAME PACKAGE LDFLAGS, in the current module
   say "$name is ready after ${SECONDS}s"
 }
 
+if [ "${1-}" = kubectl ]; then
+  build kubectl k8s.io/kubernetes/cmd/kubectl "$kubeflags"
+  printf '%s\n' "$dir"
+  exit 0
+fi
 say "building into $dir (about 17 minutes on two cores the first time, then cached)"
 build etcd go.etcd.io/etcd/server/v3 "-s -w"
 build kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver "$kubeflags"

@@ -67,6 +67,13 @@ type Session struct {
 	warnings  []string
 	stays     []string
 	err       error
+	seen      map[Observed]seen // what was observed before: a planner names its object several times
+}
+
+// seen is what the engine needs of an observed object.
+type seen struct {
+	target plan.Target
+	object plan.Object
 }
 
 // NewSession is for the engine.
@@ -83,9 +90,11 @@ func (s *Session) Target(o Observed) error {
 		return s.fail(err)
 	}
 	s.target, s.object = t, obj
-	if version := plan.VersionOf(obj); s.opts.Expected != "" && s.opts.Expected != version {
-		return s.Refuse(refusal.PreconditionFailed, "read it again and decide anew",
-			"%s is at %s, not %s", t, version, s.opts.Expected)
+	if s.opts.Expected != "" {
+		if version := plan.VersionOf(obj); s.opts.Expected != version {
+			return s.Refuse(refusal.PreconditionFailed, "read it again and decide anew",
+				"%s is at %s, not %s", t, version, s.opts.Expected)
+		}
 	}
 	if o.GetDeletionTimestamp() != nil {
 		return s.Refuse(refusal.Terminating, "wait until it is gone", "%s is terminating", t)
@@ -327,7 +336,12 @@ func (s *Session) Create(from, made Observed, hold ...string) error {
 	return s.propose(from, step)
 }
 
+// observe gives the JSON form of an object, which is made once: it is most of the work of a
+// plan. The object stays as it was read.
 func (s *Session) observe(o Observed) (plan.Target, plan.Object, error) {
+	if known, ok := s.seen[o]; ok {
+		return known.target, known.object, nil
+	}
 	gvks, _, err := scheme.Scheme.ObjectKinds(o)
 	if err != nil {
 		return plan.Target{}, nil, err
@@ -335,7 +349,15 @@ func (s *Session) observe(o Observed) (plan.Target, plan.Object, error) {
 	for _, k := range plan.Kinds {
 		if k.GVK == gvks[0] {
 			obj, err := plan.ObjectOf(o)
-			return plan.Target{Resource: k.Resource, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID())}, obj, err
+			if err != nil {
+				return plan.Target{}, nil, err
+			}
+			if s.seen == nil {
+				s.seen = map[Observed]seen{}
+			}
+			t := plan.Target{Resource: k.Resource, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID())}
+			s.seen[o] = seen{t, obj}
+			return t, obj, nil
 		}
 	}
 	return plan.Target{}, nil, fmt.Errorf("no write verb for %T", o)

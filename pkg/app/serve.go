@@ -75,7 +75,7 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	j, err := journal.Open(journal.Options{Dir: dir, Path: o.audit, Keys: keys, Now: time.Now, Inst: inst, Replica: replica, Observe: tel.wrote})
+	j, opened, err := journal.OpenBehind(journal.Options{Dir: dir, Path: o.audit, Keys: keys, Now: time.Now, Inst: inst, Replica: replica, Observe: tel.wrote})
 	if err != nil {
 		return err
 	}
@@ -117,14 +117,19 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := j.Sealed(); err != nil {
-		log.Error("nothing can be planned or executed", "err", err)
-	}
 	background, end := context.WithCancel(context.Background())
 	var work sync.WaitGroup
 	defer work.Wait()
 	defer end()
 	work.Go(func() {
+		<-opened
+		if err := j.Sealed(); err != nil {
+			log.Error("nothing can be planned or executed", "err", err)
+		}
+		select { // the first calls go before it
+		case <-time.After(verifyAfter):
+		case <-background.Done():
+		}
 		if err := j.VerifyAll(background); err != nil && background.Err() == nil {
 			log.Error("the audit log does not verify", "err", err)
 		}
@@ -154,6 +159,10 @@ func flush(tel *telemetry, log *slog.Logger) {
 		log.Error("the last traces could not be sent", "err", err)
 	}
 }
+
+// verifyAfter is how long after a start what stands before the last checkpoint is verified:
+// it takes a core for a second or more where the journal is long.
+const verifyAfter = time.Second
 
 // logger writes to stderr; stdout belongs to the protocol.
 func (o *options) logger(w io.Writer) *slog.Logger {

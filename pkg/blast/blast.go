@@ -135,8 +135,14 @@ func Compute(in Input) (Effect, *refusal.Refusal) {
 	t.missingAdvice(effects)
 	at := map[string]int{} // the pods by UID
 	if slices.ContainsFunc(effects, func(e effect) bool { return e == evicts || e == deletes }) {
-		for i, p := range in.Facts.Pods {
-			at[p.UID] = i
+		steps := map[string]bool{} // a few, of a cluster that has many pods
+		for _, s := range in.Steps {
+			steps[s.Target.UID] = true
+		}
+		for i := range in.Facts.Pods {
+			if uid := in.Facts.Pods[i].UID; steps[uid] {
+				at[uid] = i
+			}
 		}
 	}
 	var gone []removal

@@ -50,11 +50,22 @@ type account struct {
 
 type ledger struct {
 	accounts []*account
-	pods     []plan.Pod
+	pods     byNamespace
 	stuck    []string // pods that can never be evicted, with their budgets
 }
 
-func newLedger(budgets []plan.Budget, pods []plan.Pod) *ledger {
+// budgetsOf leaves out the budgets of namespaces in which no pod goes.
+func budgetsOf(budgets []plan.Budget, gone []removal) (out []plan.Budget) {
+	in := namespacesOf(gone)
+	for _, b := range budgets {
+		if in[b.Namespace] {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+func newLedger(budgets []plan.Budget, pods byNamespace) *ledger {
 	l := &ledger{pods: pods}
 	for _, b := range budgets {
 		l.accounts = append(l.accounts, &account{Budget: b, missing: map[*owner]int{}, most: map[*owner]int{}})
@@ -99,7 +110,7 @@ func (l *ledger) take(o *owner, r removal) int {
 	if taken := b.evictions + b.deletions; !r.waits && taken > 1 && taken > b.Allowed {
 		b.refused++ // each dry run by itself says yes
 	}
-	if b.Observed && b.missing[o] >= b.bound(o, l.pods) {
+	if b.Observed && b.missing[o] >= b.bound(o, l.pods.in(b.Namespace)) {
 		return 0
 	}
 	b.missing[o] += capacity
@@ -209,7 +220,7 @@ func (t *tally) sayEvictions(b *account, n nodes) {
 	}
 	switch {
 	case b.evictions == 0:
-	case b.exhausted(t.in.Facts.Pods):
+	case b.exhausted(t.pods.in(b.Namespace)):
 		t.say(blocked, "can never finish: %s allows 0 (%s); %s", b.name(), b.state(), need)
 	case !b.Observed || b.Allowed <= 0:
 		t.say(blocked, "%s allows 0 now (%s); %s and must wait until it allows more", b.name(), b.state(), need)

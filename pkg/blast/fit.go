@@ -31,7 +31,8 @@ func (t *tally) spaces(n nodes) (out []*space) {
 		s := &space{Node: node, cpu: node.Allocatable.CPU, memory: node.Allocatable.Memory, pods: node.MaxPods, other: maps.Clone(node.Allocatable.Other)}
 		on[node.Name], out = s, append(out, s)
 	}
-	for _, p := range t.in.Facts.Pods {
+	for i := range t.in.Facts.Pods {
+		p := &t.in.Facts.Pods[i]
 		if s := on[p.Node]; s != nil && !p.Finished() {
 			s.take(p.Requests)
 		}
@@ -57,6 +58,8 @@ func (s *space) lacks(r plan.Resources) string {
 		return "cpu"
 	case r.Memory > 0 && r.Memory > s.memory:
 		return "memory"
+	case len(r.Other) == 0: // asked for each pod of each node
+		return ""
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Other)) {
 		if r.Other[name] > s.other[name] {

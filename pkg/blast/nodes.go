@@ -38,8 +38,8 @@ func (t *tally) nodes(gone []removal, cordoned []string) nodes {
 			n.gone += node.Allocatable.CPU
 		}
 	}
-	for _, p := range t.in.Facts.Pods {
-		if slices.Contains(n.names, p.Node) {
+	for i := range t.in.Facts.Pods {
+		if slices.Contains(n.names, t.in.Facts.Pods[i].Node) {
 			n.pods++
 		}
 	}

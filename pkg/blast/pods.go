@@ -32,7 +32,7 @@ func (t *tally) remove(gone []removal, cordoned []string) {
 	}
 	n := t.nodes(gone, cordoned)
 	owners := t.siblings(gone)
-	held := newLedger(t.in.Facts.Budgets, t.in.Facts.Pods)
+	held := newLedger(budgetsOf(t.in.Facts.Budgets, gone), t.pods)
 	for _, r := range gone {
 		o := owners[topOf(r.Pod)]
 		o.lose(held.take(o, r), !r.bare() && !n.full())
@@ -59,7 +59,7 @@ func (t *tally) siblings(gone []removal) map[key]*owner {
 			groups[k], order = &group{uid: uidOf(r.Pod)}, append(order, k)
 		}
 	}
-	for _, p := range t.in.Facts.Pods {
+	for _, p := range t.pods.of(gone) {
 		// Owners of one kind and name may be two: the kinds of other API groups have no group here.
 		if g := groups[topOf(p)]; g != nil && g.uid == uidOf(p) {
 			if (removal{Pod: p}).serves() {

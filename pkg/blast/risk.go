@@ -116,6 +116,7 @@ func percent(part, whole int) int {
 // tally adds up what the Steps of a plan do.
 type tally struct {
 	in     Input
+	pods   byNamespace
 	owners []*owner
 	blast  plan.Blast
 	then   []string
@@ -131,7 +132,7 @@ type tally struct {
 }
 
 func newTally(in Input) *tally {
-	t := &tally{in: in, class: plan.Reversible}
+	t := &tally{in: in, pods: sorted(in.Facts.Pods), class: plan.Reversible}
 	t.blast.Direction = plan.None
 	return t
 }

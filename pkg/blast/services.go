@@ -17,7 +17,7 @@ type endpoints struct {
 func (t *tally) losing() (out []endpoints) {
 	for _, s := range t.in.Facts.Services {
 		e := endpoints{Service: s}
-		for _, p := range t.in.Facts.Pods {
+		for _, p := range t.pods.in(s.Namespace) {
 			if p.Ready && !p.Finished() && s.Selects(p) {
 				e.ready++
 			}

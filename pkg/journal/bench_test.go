@@ -161,3 +161,20 @@ func BenchmarkOpenSnapshot(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkFold verifies and folds 2,000 lines.
+func BenchmarkFold(b *testing.B) {
+	j, _, o := benchJournal(b)
+	var plans []*Line
+	for i := range 2_000 {
+		plans = append(plans, planLine(planID(i), epoch.Add(time.Minute)))
+	}
+	if err := appendLines(j, plans...); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if _, err := Open(o); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

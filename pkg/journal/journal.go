@@ -103,6 +103,34 @@ func Open(o Options) (*Journal, error) {
 	return j, nil
 }
 
+// OpenBehind is Open for a caller that has other things to do meanwhile: it returns when the
+// file is known to be one of ours, and its lines are read behind that. Every call but Newest,
+// Live and Alive waits for them. ready is closed when they are read; what Open would have
+// failed with then seals the Journal.
+func OpenBehind(o Options) (j *Journal, ready <-chan struct{}, err error) {
+	if j, err = newJournal(o); err != nil {
+		return nil, nil, err
+	}
+	read, err := j.look()
+	if err != nil && j.sealed == nil {
+		return nil, nil, err
+	}
+	done := make(chan struct{})
+	if err != nil {
+		close(done)
+		return j, done, nil
+	}
+	j.mu.Lock()
+	go func() {
+		defer close(done)
+		defer j.mu.Unlock()
+		if err := read(); err != nil {
+			_ = j.seal(err)
+		}
+	}()
+	return j, done, nil
+}
+
 func newJournal(o Options) (*Journal, error) {
 	if o.Keys == nil {
 		return nil, errors.New("journal: no keys")
@@ -136,10 +164,19 @@ func newJournal(o Options) (*Journal, error) {
 // processes need not wait: whole lines below a size that was seen under the lock never
 // change. What does not look right there is left to the second reading, which holds it.
 func (j *Journal) start() error {
+	read, err := j.look()
+	if err != nil {
+		return err
+	}
+	return read()
+}
+
+// look is the quick part of start. It gives the other one, which must be called.
+func (j *Journal) look() (read func() error, err error) {
 	var bulk int64
 	var f file
 	var closed []int
-	err := j.locked(func(_ file, size int64) error {
+	err = j.locked(func(_ file, size int64) error {
 		bulk = size
 		if err := private(j.path, j.known); err != nil {
 			return err
@@ -152,15 +189,24 @@ func (j *Journal) start() error {
 		return err
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer f.Close()
 	if err := syncDir(filepath.Dir(j.path)); err != nil {
-		return err
+		f.Close()
+		return nil, err
 	}
 	if err := j.readHeads(); err != nil {
-		return j.seal(err)
+		f.Close()
+		return nil, j.seal(err)
 	}
+	return func() error {
+		defer f.Close()
+		return j.readLines(f, bulk, closed)
+	}, nil
+}
+
+// readLines is the long part of start: the lines up to bulk, and then what has come since.
+func (j *Journal) readLines(f file, bulk int64, closed []int) error {
 	if err := j.readBack(f, bulk, closed); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -117,16 +118,15 @@ func NewCache(client kubernetes.Interface, now func() time.Time, log *slog.Logge
 func (c *Cache) Facts(ctx context.Context, w Want) plan.Facts {
 	parts := c.parts(w)
 	awaitSync(ctx, c.syncWait, parts)
-	c.settle(ctx, w, parts)
+	f, whole := c.settle(ctx, w, parts)
 	if narrow, rest := c.narrow(w, parts); len(narrow) > 0 {
 		awaitSync(ctx, c.syncWait, narrow)
-		c.settle(ctx, w, narrow)
-		parts = append(rest, narrow...)
+		_, _ = c.settle(ctx, w, narrow)
+		parts, whole = append(rest, narrow...), false
 	}
-	f := join(parts)
-	slices.SortFunc(f.Pods, func(a, b plan.Pod) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
+	if !whole {
+		f = join(parts)
+	}
 	slices.SortFunc(f.Budgets, func(a, b plan.Budget) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
@@ -141,6 +141,21 @@ func (c *Cache) Facts(ctx context.Context, w Want) plan.Facts {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	return f
+}
+
+// inOrder sorts records by namespace and name.
+func inOrder(records []*record) []*record {
+	in := map[string][]*record{}
+	for _, r := range records {
+		in[r.namespace] = append(in[r.namespace], r)
+	}
+	out := make([]*record, 0, len(records))
+	for _, namespace := range slices.Sorted(maps.Keys(in)) {
+		of := in[namespace]
+		slices.SortFunc(of, func(a, b *record) int { return cmp.Compare(a.name, b.name) })
+		out = append(out, of...)
+	}
+	return out
 }
 
 // Warm starts the informers of a want and waits for nothing, so that they sync while the
@@ -253,15 +268,16 @@ func awaitSync(ctx context.Context, atMost time.Duration, parts []*part) {
 }
 
 // settle looks at the caches until there is no doubt about any of them or a live list in
-// its place. Events may be on their way while the list is.
-func (c *Cache) settle(ctx context.Context, w Want, parts []*part) {
+// its place. Events may be on their way while the list is. It gives the facts where no
+// list was needed.
+func (c *Cache) settle(ctx context.Context, w Want, parts []*part) (f plan.Facts, whole bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // lists that their caches overtook
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
 	listed := make(chan struct{}, len(parts))
 	for {
-		c.look(w, parts)
+		f, whole = c.look(w, parts)
 		waiting := false
 		for _, p := range parts {
 			if p.doubt == "" {
@@ -290,13 +306,15 @@ func (c *Cache) settle(ctx context.Context, w Want, parts []*part) {
 			p.informer.prove(p.live.Load())
 		}
 	}
+	return f, whole
 }
 
 const older = "the cache is older than the target"
 
-// look takes what the caches hold now, with the doubts about it.
-func (c *Cache) look(w Want, parts []*part) {
-	var sound []*part
+// look takes what the caches hold now, with the doubts about it. It gives the facts where
+// there are none.
+func (c *Cache) look(w Want, parts []*part) (f plan.Facts, whole bool) {
+	var sound, advising []*part
 	for _, p := range parts {
 		if p.informer == nil {
 			continue
@@ -322,24 +340,35 @@ func (c *Cache) look(w Want, parts []*part) {
 		case !p.advises() && !reached(proven, w.NotBefore):
 			p.doubt = older
 		default:
-			if p.doubt = ""; !p.advises() {
+			if p.doubt = ""; p.advises() {
+				advising = append(advising, p)
+			} else {
 				sound = append(sound, p)
 			}
 			p.cached = listing{records: p.informer.records(p.namespace), origin: fmt.Sprintf("cache, %s old", age.Round(time.Second))}
 		}
 	}
-	if len(sound) == 0 || w.Agrees == nil || w.Agrees(join(sound)) {
-		return
+	f = join(sound)
+	if len(sound) == 0 || w.Agrees == nil || w.Agrees(f) {
+		add(&f, advising)
+		return f, len(sound)+len(advising) == len(parts)
 	}
 	for _, p := range sound {
 		p.doubt = "the cache disagrees with the target"
 	}
+	return f, false
 }
 
 // join makes Facts of the caches that are not in doubt and of the lists in their place. A
 // kind of which a part is missing is missing.
 func join(parts []*part) plan.Facts {
 	f := plan.Facts{Sources: map[string]string{}, Missing: map[string]string{}}
+	add(&f, parts)
+	return f
+}
+
+// add joins parts of kinds that the facts do not have yet.
+func add(f *plan.Facts, parts []*part) {
 	for _, p := range parts {
 		if l := p.listing(); l != nil && l.missing != "" {
 			f.Missing[p.resource] = l.missing
@@ -351,11 +380,15 @@ func join(parts []*part) plan.Facts {
 			continue
 		}
 		f.Sources[p.resource] = l.origin
-		for _, r := range l.records {
-			r.addTo(&f)
+		records := l.records
+		if p.resource == "pods" {
+			records = inOrder(records) // there may be many: pointers are moved with less work than facts
+			f.Pods = slices.Grow(f.Pods, len(records))
+		}
+		for _, r := range records {
+			r.addTo(f)
 		}
 	}
-	return f
 }
 
 // listing is what there is of a part by now, nil for nothing.

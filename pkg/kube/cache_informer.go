@@ -148,8 +148,9 @@ func (i *informer) records(namespace string) []*record {
 			return in
 		}
 	}
-	var out []*record
-	for _, o := range list() {
+	all := list()
+	out := make([]*record, 0, len(all))
+	for _, o := range all {
 		out = append(out, o.(*record))
 	}
 	return out

@@ -535,6 +535,11 @@ func undo(u plan.Undo) string {
 	return strings.Join(out, "; ")
 }
 
+// told are the fields of answers of which the schema says what to do with them. Every tool
+// brings its schema, and what it says is read with every list of tools: the rest is told by
+// the names and by the answers themselves.
+var told = map[string]bool{"confirm": true, "next": true, "untrusted": true}
+
 // outputSchema derives the schema of an answer. Free-form parts are objects of any shape,
 // and a list is a list, never null.
 func outputSchema[T any]() *jsonschema.Schema {
@@ -550,7 +555,7 @@ func outputSchemaOf(t reflect.Type) (*jsonschema.Schema, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.AdditionalProperties = nil
+	shorten(s)
 	for name, p := range s.Properties {
 		if slices.Contains(p.Types, "array") {
 			p.Type, p.Types = "array", nil
@@ -563,4 +568,21 @@ func outputSchemaOf(t reflect.Type) (*jsonschema.Schema, error) {
 		}
 	}
 	return s, nil
+}
+
+// shorten leaves of a schema the names and types of the fields.
+func shorten(s *jsonschema.Schema) {
+	s.Required, s.Minimum, s.Maximum = nil, nil, nil
+	if s.Properties != nil {
+		s.AdditionalProperties = nil
+	}
+	for name, p := range s.Properties {
+		if !told[name] {
+			p.Description = ""
+		}
+		shorten(p)
+	}
+	if s.Items != nil {
+		shorten(s.Items)
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/mark3labs/mcp-go/mcp"
@@ -209,7 +210,7 @@ func tool(name, title, doc string, in, out *jsonschema.Schema, h hints) (mcp.Too
 	if err != nil {
 		return mcp.Tool{}, err
 	}
-	output, err := compile(name, out)
+	output, err := compileShared(name, out)
 	if err != nil {
 		return mcp.Tool{}, err
 	}
@@ -223,6 +224,21 @@ func tool(name, title, doc string, in, out *jsonschema.Schema, h hints) (mcp.Too
 			ReadOnlyHint: new(h.readOnly), DestructiveHint: new(h.destructive), IdempotentHint: new(true), OpenWorldHint: new(false),
 		},
 	}, nil
+}
+
+// compiled are the output schemas that were compiled, of which many tools share one: it is
+// most of what a start takes.
+var compiled sync.Map // *jsonschema.Schema -> json.RawMessage
+
+func compileShared(name string, s *jsonschema.Schema) (json.RawMessage, error) {
+	if known, ok := compiled.Load(s); ok {
+		return known.(json.RawMessage), nil
+	}
+	raw, err := compile(name, s)
+	if err == nil {
+		compiled.Store(s, raw)
+	}
+	return raw, err
 }
 
 func compile(name string, s *jsonschema.Schema) (json.RawMessage, error) {

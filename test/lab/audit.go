@@ -39,6 +39,7 @@ type AuditEvent struct {
 	RequestURI string    `json:"requestURI"`
 	UserAgent  string    `json:"userAgent"`
 	Received   time.Time `json:"requestReceivedTimestamp"`
+	Ended      time.Time `json:"stageTimestamp"` // of a finished one
 	User       struct {
 		Username string `json:"username"`
 	} `json:"user"`

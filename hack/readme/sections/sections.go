@@ -108,9 +108,13 @@ func Static(root string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	bench, err := benchTable(root)
+	if err != nil {
+		return nil, err
+	}
 	out := map[string]string{
 		"flags": flags, "verdicts": verdicts, "tools": toolTable(), "refusals": refusalTable(), "rbac": rbacTable(),
-		"reads": reads, "misroutes": misroutes, "misroutes-executed": executed,
+		"reads": reads, "misroutes": misroutes, "misroutes-executed": executed, "bench": bench,
 	}
 	for name, file := range map[string]string{"mcp": "mcp.json", "permissions": "claude-settings.json", "policy": "policy.yaml"} {
 		raw, err := os.ReadFile(filepath.Join(root, "hack", "packaging", file))

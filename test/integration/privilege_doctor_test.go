@@ -19,6 +19,7 @@ import (
 	"github.com/kubewrite/kube-write-mcp/actions"
 	"github.com/kubewrite/kube-write-mcp/pkg/app"
 	"github.com/kubewrite/kube-write-mcp/pkg/engine"
+	"github.com/kubewrite/kube-write-mcp/pkg/read"
 	"github.com/kubewrite/kube-write-mcp/test/harness"
 	"github.com/kubewrite/kube-write-mcp/test/lab"
 )
@@ -133,7 +134,7 @@ func TestDoctorFindsRights(t *testing.T) {
 		{"secrets", "secrets", "get", "broken"}, {"maps", "configmaps", "get", "warning"}, {"exec", "pods/exec", "create", "broken"}, {"grow", "serviceaccounts", "impersonate", "broken"},
 	} {
 		rule := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{tc.resource}, Verbs: []string{tc.verb}}
-		cfg, err := cp.ServiceAccount(t.Context(), ns, tc.name, append([]rbacv1.PolicyRule{rule}, engine.Rules(actions.All())...))
+		cfg, err := cp.ServiceAccount(t.Context(), ns, tc.name, append([]rbacv1.PolicyRule{rule}, engine.Rules(actions.All(), read.Rules()...)...))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -45,7 +45,9 @@ Without a subcommand it serves MCP on stdin and stdout.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE:          o.serve,
+		Version:       version(),
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
 	o.addState(root.PersistentFlags())
 	serve := &cobra.Command{Use: "serve", Short: "Serve MCP on stdin and stdout (the default), or with --http to callers of the cluster", Args: cobra.NoArgs, RunE: o.serve}
 	tools := &cobra.Command{Use: "tools", Short: "Print the tools with their arguments", Args: cobra.NoArgs, RunE: o.tools}
@@ -75,13 +77,30 @@ Without a subcommand it serves MCP on stdin and stdout.`,
 
 // version is the release's, with the commit where the build knows it.
 func version() string {
-	v := Version
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" && len(s.Value) >= 12 {
-				v += "+" + s.Value[:12]
-			}
+	info, _ := debug.ReadBuildInfo()
+	return versionOf(Version, info)
+}
+
+// versionOf is the release's version, or that of the module which go install fetched, and
+// the commit from which the program was built, marked where its tree held more than that.
+func versionOf(release string, info *debug.BuildInfo) string {
+	if info == nil {
+		return release
+	}
+	var commit, dirty string
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision" && len(s.Value) >= 12:
+			commit = "+" + s.Value[:12]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			dirty = "-dirty"
 		}
 	}
-	return v
+	switch {
+	case commit != "":
+		return release + commit + dirty
+	case release == "dev" && strings.HasPrefix(info.Main.Version, "v"):
+		return info.Main.Version
+	}
+	return release
 }

@@ -218,6 +218,7 @@ func TestCommands(t *testing.T) {
 		want     string
 	}{
 		{[]string{"version"}, 0, "dev"},
+		{[]string{"--version"}, 0, "dev"},
 		{[]string{"tools"}, 0, "plan_scale"},
 		{[]string{"serve", "--list-tools", "--allow-write"}, 0, " scale "},
 		{[]string{"rbac", "--actions", "cordon"}, 0, "kind: ClusterRole"},

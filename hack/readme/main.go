@@ -37,12 +37,17 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	permissions, err := sections.Permissions()
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(*root, sections.PermissionsFile), permissions, 0o644); err != nil {
-		return err
+	for name, content := range map[string]func() ([]byte, error){
+		sections.PermissionsFile:       sections.Permissions,
+		sections.PluginPermissionsFile: sections.PluginPermissions,
+	} {
+		permissions, err := content()
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(*root, name), permissions, 0o644); err != nil {
+			return err
+		}
 	}
 	all, err := sections.Static(*root)
 	if err != nil {

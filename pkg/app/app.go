@@ -48,6 +48,7 @@ Without a subcommand it serves MCP on stdin and stdout.`,
 		Version:       version(),
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
+	root.Flags().Bool("version", false, "print the version and exit")
 	o.addState(root.PersistentFlags())
 	serve := &cobra.Command{Use: "serve", Short: "Serve MCP on stdin and stdout (the default), or with --http to callers of the cluster", Args: cobra.NoArgs, RunE: o.serve}
 	tools := &cobra.Command{Use: "tools", Short: "Print the tools with their arguments", Args: cobra.NoArgs, RunE: o.tools}

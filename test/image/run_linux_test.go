@@ -67,10 +67,14 @@ current-context: one
 // TestRunsInAnEmptyRoot: the program serves as uid 65532 where nothing else is, and keeps
 // its journal to itself.
 func TestRunsInAnEmptyRoot(t *testing.T) {
-	dir := rootFS(t)
+	runsInAnEmptyRoot(t, rootFS(t), "v9.9.9-test")
+}
+
+func runsInAnEmptyRoot(t *testing.T, dir, version string) {
+	t.Helper()
 	out, err := inside(t, dir, "version").CombinedOutput()
-	if err != nil || strings.TrimSpace(string(out)) != "v9.9.9-test" {
-		t.Errorf("version: %s %v", out, err)
+	if err != nil || strings.TrimSpace(string(out)) != version {
+		t.Errorf("version: %s %v, want %s", out, err, version)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "kubeconfig"), []byte(kubeconfig), 0o644); err != nil {
 		t.Fatal(err)

@@ -139,7 +139,7 @@ func flagTable() (string, error) {
 			return "", fmt.Errorf("--help prints a flag that cannot be read: %q", line)
 		}
 		name, kind, meaning, byDefault := m[1], m[2], m[3], m[4]
-		if name == "help" {
+		if name == "help" || name == "version" {
 			continue
 		}
 		inPolicy, err := policyField(name, byDefault)

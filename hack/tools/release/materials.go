@@ -31,12 +31,12 @@ func setting(info *debug.BuildInfo, key string) string {
 }
 
 // materials is the bill of materials, in CycloneDX: the modules, and the standard library,
-// that are linked into any of the programs. It is read from the programs themselves, not
-// from go.mod, which lists what only tests use as well.
+// that are linked into any of the programs, and what the image adds. It is read from the
+// programs themselves, not from go.mod, which lists what only tests use as well.
 func (r release) materials(built []program) error {
 	components := map[string]cyclonedx.Component{}
 	add := func(path, version string) {
-		purl := "pkg:golang/" + strings.ReplaceAll(path, "!", "%21") + "@" + version
+		purl := "pkg:golang/" + path + "@" + version
 		components[purl] = cyclonedx.Component{
 			BOMRef: purl, Type: cyclonedx.ComponentTypeLibrary, Name: path, Version: version,
 			PackageURL: purl, Scope: cyclonedx.ScopeRequired,
@@ -58,6 +58,13 @@ func (r release) materials(built []program) error {
 			Type: cyclonedx.ComponentTypeFile, Name: p.name, Description: p.String(),
 			Hashes: &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: fmt.Sprintf("%x", sha256.Sum256(p.bytes))}},
 		})
+	}
+	if own, ok := debug.ReadBuildInfo(); ok { // the image's certificates
+		for _, m := range own.Deps {
+			if m.Path == "golang.org/x/crypto/x509roots/fallback" {
+				add(m.Path, m.Version)
+			}
+		}
 	}
 	self := "pkg:golang/github.com/kubewrite/kube-write-mcp@v" + r.version
 	bom := cyclonedx.NewBOM()

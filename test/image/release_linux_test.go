@@ -180,6 +180,16 @@ func TestRelease(t *testing.T) {
 
 	t.Run("image", func(t *testing.T) {
 		config, files := unpackImage(t, untar(t, read(t, dir, image)))
+		version, revision := "v"+npm.Version, ""
+		for _, s := range info.Settings {
+			switch {
+			case s.Key == "vcs.revision":
+				revision = s.Value
+				version += "+" + revision[:12]
+			case s.Key == "vcs.modified" && s.Value == "true":
+				version += "-dirty"
+			}
+		}
 		_, last, _ := strings.Cut(dockerfile(t), "\nFROM scratch\n")
 		for _, line := range []string{
 			"USER " + config.Config.User,
@@ -191,10 +201,10 @@ func TestRelease(t *testing.T) {
 				t.Errorf("it says %s, the Dockerfile does not", line)
 			}
 		}
-		if config.OS != "linux" || config.Architecture != runtime.GOARCH || config.Created != "0001-01-01T00:00:00Z" {
+		if config.OS != "linux" || config.Architecture != runtime.GOARCH || config.Created != "1970-01-01T00:00:00Z" {
 			t.Errorf("%+v", config)
 		}
-		for label, want := range map[string]string{"version": npm.Version, "licenses": "Apache-2.0", "source": "https://github.com/kubewrite/kube-write-mcp"} {
+		for label, want := range map[string]string{"version": npm.Version, "revision": revision, "licenses": "Apache-2.0", "source": "https://github.com/kubewrite/kube-write-mcp"} {
 			if got := config.Config.Labels["org.opencontainers.image."+label]; got != want {
 				t.Errorf("label %s: %s, want %s", label, got, want)
 			}
@@ -224,15 +234,6 @@ func TestRelease(t *testing.T) {
 			t.Errorf("only %d certificates", roots)
 		}
 
-		version := "v" + npm.Version
-		for _, s := range info.Settings {
-			switch {
-			case s.Key == "vcs.revision":
-				version += "+" + s.Value[:12]
-			case s.Key == "vcs.modified" && s.Value == "true":
-				version += "-dirty"
-			}
-		}
 		dir := filepath.Join(t.TempDir(), "root")
 		for name, e := range files {
 			path := filepath.Join(dir, name)

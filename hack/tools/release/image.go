@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -20,6 +21,9 @@ import (
 
 // nonroot is the user, and the group, that the image runs as.
 const nonroot = 65532
+
+// epoch is when everything was made: what is built twice is the same.
+var epoch = v1.Time{Time: time.Unix(0, 0).UTC()}
 
 // image is an OCI archive with an image for each Linux: what the last stage of the
 // Dockerfile has, but for the certificates, which are those of a pinned module instead of
@@ -95,7 +99,7 @@ func (r release) imageOf(p program) (v1.Image, error) {
 		return nil, err
 	}
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	img, err = mutate.Append(img, mutate.Addendum{Layer: layer, History: v1.History{CreatedBy: "hack/release.sh"}})
+	img, err = mutate.Append(img, mutate.Addendum{Layer: layer, History: v1.History{Created: epoch, CreatedBy: "hack/release.sh"}})
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +108,7 @@ func (r release) imageOf(p program) (v1.Image, error) {
 		return nil, err
 	}
 	config = config.DeepCopy()
-	config.OS, config.Architecture = p.os, p.arch // created is the zero time, as it was
+	config.Created, config.OS, config.Architecture = epoch, p.os, p.arch
 	config.Config = v1.Config{
 		User:       fmt.Sprintf("%d:%[1]d", nonroot),
 		Env:        []string{"HOME=/state", "XDG_STATE_HOME=/state"},

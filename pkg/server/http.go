@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"mime"
 	"net"
 	"net/http"
 	"net/url"
@@ -360,6 +361,9 @@ func (h *httpServer) serve(w http.ResponseWriter, r *http.Request, c *httpCaller
 	default:
 		w.Header().Set("Allow", "POST, DELETE")
 		return &httpRefusal{http.StatusMethodNotAllowed, "messages are posted"}
+	}
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return &httpRefusal{http.StatusUnsupportedMediaType, "a message is application/json"}
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(h.MaxLine)))
 	if err != nil {

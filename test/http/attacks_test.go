@@ -61,9 +61,9 @@ func expired(t *testing.T, token string) string {
 	return signed + "." + base64.RawURLEncoding.EncodeToString(signature)
 }
 
-// TestAttacks: whoever is not to be served is refused, learns nothing, and the server goes
-// on.
-func TestAttacks(t *testing.T) {
+// TestCase_MC_11: whoever is not to be served is refused, learns nothing, and the server
+// goes on.
+func TestCase_MC_11(t *testing.T) {
 	p := start(t, options{cfg: account(t)})
 	user, token := caller(t, may("read,plan,write"))
 	ns, _, _ := strings.Cut(strings.TrimPrefix(user, "system:serviceaccount:"), ":")
@@ -106,7 +106,9 @@ func TestAttacks(t *testing.T) {
 		"a duplicate key":        {body(`{"jsonrpc":"2.0","id":1,"method":"ping","method":"tools/list"}`), 400, "stands twice"},
 		"another case":           {body(`{"jsonrpc":"2.0","id":1,"Method":"ping"}`), 400, "must be written"},
 		"an id that is too long": {body(`{"jsonrpc":"2.0","id":12345678901234567,"method":"ping"}`), 400, "more than 15 digits"},
-		"a form":                 {header("Content-Type", "application/x-www-form-urlencoded"), 400, "application/json"},
+		"a form":                 {header("Content-Type", "application/x-www-form-urlencoded"), 415, "application/json"},
+		"no content type":        {func(r *http.Request) { r.Header.Del("Content-Type") }, 415, "application/json"},
+		"a charset":              {header("Content-Type", "application/json; charset=utf-8"), 200, ""},
 		"an unknown era":         {header("Mcp-Protocol-Version", "2099-01-01"), 400, ""},
 		"another path":           {func(r *http.Request) { r.URL.Path = "/debug/pprof" }, 404, "there is nothing here"},
 		"metrics without leave":  {func(r *http.Request) { r.URL.Path, r.Method, r.Body, r.ContentLength = "/metrics", "GET", nil, 0 }, 403, "you may not get /metrics"},
@@ -140,13 +142,14 @@ func TestAttacks(t *testing.T) {
 	}
 }
 
-// TestOthersPlans: a plan of another principal is answered as one that never was.
-func TestOthersPlans(t *testing.T) {
+// TestCase_MC_12: a plan of another principal is answered as one that never was; its own
+// goes with the principal, whatever session it comes in.
+func TestCase_MC_12(t *testing.T) {
 	p := start(t, options{cfg: account(t)})
 	_, alice := caller(t, may("read,plan,write"))
 	_, mallory := caller(t, may("read,plan,write"))
 	_, args := web(t)
-	a, m := p.connect(stdio.Modern, alice), p.connect(stdio.Modern, mallory)
+	a, m := p.connect(stdio.Legacy, alice), p.connect(stdio.Legacy, mallory)
 	confirmed := a.plan("scale", args.With("replicas", 3))
 	phrase := confirmed["confirm"].(string)
 	id := phrase[strings.LastIndexByte(phrase, '[')+1:][:10]
@@ -162,8 +165,8 @@ func TestOthersPlans(t *testing.T) {
 	same("scale", m.call("scale", confirmed), m.call("scale", confirmed.With("confirm", guess)), "unknown_phrase")
 	same("write_status", m.call("write_status", harness.Args{"plan": id}), m.call("write_status", harness.Args{"plan": absent}), "not_found")
 	same("plan_undo", m.call("plan_undo", harness.Args{"plan": id}), m.call("plan_undo", harness.Args{"plan": absent}), "not_found")
-	if got := a.call("scale", confirmed); got.Field("outcome") != "EXECUTED" {
-		t.Errorf("its owner: %s", got.Text)
+	if got := p.connect(stdio.Legacy, alice).call("scale", confirmed); got.Field("outcome") != "EXECUTED" {
+		t.Errorf("its owner, in a new session: %s", got.Text)
 	}
 	same("undo", m.call("plan_undo", harness.Args{"plan": id}), m.call("plan_undo", harness.Args{"plan": absent}), "not_found")
 	same("replay", m.call("scale", confirmed), m.call("scale", confirmed.With("confirm", guess)), "unknown_phrase")

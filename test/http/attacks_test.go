@@ -108,7 +108,7 @@ func TestCase_MC_11(t *testing.T) {
 		"an id that is too long": {body(`{"jsonrpc":"2.0","id":12345678901234567,"method":"ping"}`), 400, "more than 15 digits"},
 		"a form":                 {header("Content-Type", "application/x-www-form-urlencoded"), 415, "application/json"},
 		"no content type":        {func(r *http.Request) { r.Header.Del("Content-Type") }, 415, "application/json"},
-		"a charset":              {header("Content-Type", "application/json; charset=utf-8"), 200, ""},
+		"a charset":              {header("Content-Type", "application/json; charset=utf-8"), 404, "was removed in protocol version"},
 		"an unknown era":         {header("Mcp-Protocol-Version", "2099-01-01"), 400, ""},
 		"another path":           {func(r *http.Request) { r.URL.Path = "/debug/pprof" }, 404, "there is nothing here"},
 		"metrics without leave":  {func(r *http.Request) { r.URL.Path, r.Method, r.Body, r.ContentLength = "/metrics", "GET", nil, 0 }, 403, "you may not get /metrics"},

@@ -28,6 +28,7 @@ if [ $# = 0 ]; then
     (cd "$module" && go list -m all >/dev/null) || die "the build list of $module is not complete"
   done
   go vet ./...
+  (cd hack/tools && go vet ./...)
 
   say "the Helm chart"
   hack/verify-chart.sh >&2

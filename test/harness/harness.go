@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kubewrite/kube-write-mcp/actions"
+	"github.com/kubewrite/kube-write-mcp/pkg/action"
 	"github.com/kubewrite/kube-write-mcp/pkg/app"
 	"github.com/kubewrite/kube-write-mcp/pkg/engine"
 	"github.com/kubewrite/kube-write-mcp/pkg/journal"
@@ -32,6 +33,8 @@ type Options struct {
 	Proxy    *Proxy       // an own one when nil
 	ReadOnly bool         // without --allow-write
 	Args     []string     // more flags
+
+	Actions []*action.Action // beside the built-in ones
 
 	Answer func(form json.RawMessage) any // of the person at the client; nil is a client that cannot ask
 }
@@ -80,7 +83,7 @@ func Start(t testing.TB, l *lab.Lab, o Options) *Server {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if code := app.Main(args, inR, outW, &s.stderr, actions.All()...); code != 0 {
+		if code := app.Main(args, inR, outW, &s.stderr, append(actions.All(), o.Actions...)...); code != 0 {
 			t.Errorf("the server ended with %d: %s", code, s.stderr.String())
 		}
 		outW.Close()

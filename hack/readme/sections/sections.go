@@ -116,6 +116,11 @@ func Static(root string) (map[string]string, error) {
 		"flags": flags, "verdicts": verdicts, "tools": toolTable(), "refusals": refusalTable(), "rbac": rbacTable(),
 		"reads": reads, "misroutes": misroutes, "misroutes-executed": executed, "bench": bench,
 	}
+	example, err := os.ReadFile(filepath.Join(root, "test", "example", "set_owner.go"))
+	if err != nil {
+		return nil, err
+	}
+	out["example"] = fence("go", string(example))
 	for name, file := range map[string]string{"mcp": "mcp.json", "permissions": "claude-settings.json", "policy": "policy.yaml"} {
 		raw, err := os.ReadFile(filepath.Join(root, "hack", "packaging", file))
 		if err != nil {

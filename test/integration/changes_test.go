@@ -330,7 +330,9 @@ func TestChangesRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := start(t, tc.flags...)
 			no := s.Must("plan_changes", tc.args)
-			if harness.Code(no) != tc.code || no.Field("confirm") != "" {
+			if tc.code == "needs_person" {
+				harness.Waits(t, no, "")
+			} else if harness.Code(no) != tc.code || no.Field("confirm") != "" {
 				t.Errorf("want %s: %s", tc.code, no.Text)
 			}
 			harness.Tells(t, no, tc.want...)

@@ -200,10 +200,11 @@ func TestDoctorFindsWebhooks(t *testing.T) {
 	t.Parallel()
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web"))
+	// Nor objects that are in no namespace: those of the tests beside it.
 	nowhere := &metav1.LabelSelector{MatchLabels: map[string]string{"no": "namespace"}}
 	hook := func(name, resource string, policy admissionv1.FailurePolicyType) admissionv1.ValidatingWebhook {
 		return admissionv1.ValidatingWebhook{
-			Name: name + ".example.com", NamespaceSelector: nowhere, FailurePolicy: &policy, SideEffects: ptr.To(admissionv1.SideEffectClassNone),
+			Name: name + ".example.com", NamespaceSelector: nowhere, ObjectSelector: nowhere, FailurePolicy: &policy, SideEffects: ptr.To(admissionv1.SideEffectClassNone),
 			AdmissionReviewVersions: []string{"v1"}, ClientConfig: admissionv1.WebhookClientConfig{URL: ptr.To("https://127.0.0.1:1/")},
 			Rules: []admissionv1.RuleWithOperations{{
 				Operations: []admissionv1.OperationType{admissionv1.Update},

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"encoding/json"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -133,7 +134,9 @@ func TestChangeWindowExcept(t *testing.T) {
 			flags, _ := openNow(t, "deny", "  except: approved")
 			s := harness.Start(t, cp, harness.Options{State: state, Args: append(flags, "--irreversible", tc.irreversible)})
 			got := s.Must(tc.tool, tc.args)
-			if harness.Code(got) != tc.wantCode || got.Field("confirm") != "" {
+			if tc.wantCode == "needs_person" {
+				harness.Waits(t, got, "")
+			} else if harness.Code(got) != tc.wantCode || got.Field("confirm") != "" {
 				t.Errorf("code %q, want %q: %s", harness.Code(got), tc.wantCode, got.Text)
 			}
 			harness.Tells(t, got, tc.want...)
@@ -142,6 +145,15 @@ func TestChangeWindowExcept(t *testing.T) {
 			}
 		})
 	}
+	t.Run("approved", func(t *testing.T) {
+		flags, _ := openNow(t, "deny", "  except: approved")
+		s := harness.Start(t, cp, harness.Options{Args: append(flags, "--verify-timeout", "1s"), Answer: func(json.RawMessage) any {
+			return map[string]any{"action": "accept", "content": map[string]any{"name": "web"}}
+		}})
+		if got := s.Do("scale", scale); harness.Into[execution](t, got).Outcome != plan.Executed {
+			t.Errorf("with a person's approval: %s", got.Text)
+		}
+	})
 }
 
 // TestChangeWindowOfADrain: a drain is held back by the windows of the namespaces of the

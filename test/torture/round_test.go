@@ -222,6 +222,7 @@ var passing = []string{"unreachable", "dry_run_failed", "facts_missing"}
 // ask calls with the same phrase until there is a result.
 func (r *round) ask(t *testing.T, n *nemesis, slots []*slot, at int, args harness.Args) {
 	end := time.Now().Add(3 * time.Minute)
+	last, calls := "", 0
 	for i := at; time.Now().Before(end); i++ {
 		began := time.Now()
 		got, err := slots[i%len(slots)].call(r.action, args)
@@ -230,6 +231,7 @@ func (r *round) ask(t *testing.T, n *nemesis, slots []*slot, at int, args harnes
 			continue
 		}
 		n.overhear(got)
+		last, calls = got.Text, calls+1
 		a, ok := into(got)
 		if !ok {
 			t.Errorf("no answer of a tool: %s", got.Text)
@@ -253,7 +255,7 @@ func (r *round) ask(t *testing.T, n *nemesis, slots []*slot, at int, args harnes
 			return
 		}
 	}
-	t.Errorf("no result within three minutes: %s", r)
+	t.Errorf("no result within three minutes: %s; the last of %d answers: %s", r, calls, last)
 }
 
 func into(got stdio.Tool) (a answer, ok bool) {

@@ -5,46 +5,32 @@ import (
 	"fmt"
 	"strings"
 
-	mcpserver "github.com/mark3labs/mcp-go/server"
-
 	"github.com/kubewrite/kube-write-mcp/pkg/action"
 	"github.com/kubewrite/kube-write-mcp/pkg/engine"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 )
 
 // changes is the pair of tools for plans of several calls.
-func (t tools) changes() ([]mcpserver.ServerTool, error) {
+func (t tools) changes() (pair, error) {
 	in, err := t.engine.ChangesSchema()
 	if err != nil {
-		return nil, err
-	}
-	planTool, err := tool("plan_"+plan.ChangesTool, "Plan: several changes as one",
-		"Changes nothing. Plans up to 20 calls, each an action on an object of its own, as one, gated on the sum. Gives radius, undo and one confirm phrase.",
-		in, changesOutput, hints{readOnly: true})
-	if err != nil {
-		return nil, err
-	}
-	out := []mcpserver.ServerTool{{Tool: planTool, Handler: t.handle(nil, func(ctx context.Context, c engine.Call) (answer, error) {
-		got, err := t.engine.PlanChanges(ctx, c, in)
-		if err != nil {
-			return nil, err
-		}
-		return planned(got, t.options.AllowWrite), nil
-	})}}
-	if !t.options.AllowWrite {
-		return out, nil
+		return pair{}, err
 	}
 	confirmed := action.Confirmed(in.CloneSchemas())
 	confirmed.Properties["steps"].Items.Properties["action"].Enum = nil // can only be repeated
-	writeTool, err := tool(plan.ChangesTool, "Make several changes", "Makes several calls, each an action on an object of its own, in order, up to the first that differs. Only as plan_changes described it.",
-		confirmed, executionOutput, hints{destructive: true, user: true})
-	return append(out, mcpserver.ServerTool{Tool: writeTool, Handler: t.handle(nil, func(ctx context.Context, c engine.Call) (answer, error) {
-		got, err := t.engine.ExecuteChanges(ctx, c, confirmed)
-		if err != nil {
-			return nil, err
-		}
-		return executed(got), nil
-	})}), err
+	return pair{
+		name: plan.ChangesTool, title: "Plan: several changes as one", doing: "Make several changes",
+		planDoc: "Changes nothing. Plans up to 20 calls, each an action on an object of its own, as one, gated on the sum. Gives radius, undo and one confirm phrase.",
+		doc:     "Makes several calls, each an action on an object of its own, in order, up to the first that differs. Only as plan_changes described it.",
+		in:      in, confirmed: confirmed, planned: changesOutput,
+		hints: hints{destructive: true, user: true},
+		plan: func(ctx context.Context, c engine.Call) (*engine.Planned, error) {
+			return t.engine.PlanChanges(ctx, c, in)
+		},
+		execute: func(ctx context.Context, c engine.Call) (*engine.Execution, error) {
+			return t.engine.ExecuteChanges(ctx, c, confirmed)
+		},
+	}, nil
 }
 
 // changesAnswer is what a plan tool returns for several calls: the whole, and each.

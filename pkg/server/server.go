@@ -97,26 +97,16 @@ func (t tools) of(actions []*action.Action) ([]mcpserver.ServerTool, error) {
 	if err != nil {
 		return nil, err
 	}
-	out = append(out, undo...)
 	changes, err := t.changes()
 	if err != nil {
 		return nil, err
 	}
-	out = append(out, changes...)
-	for _, a := range actions {
-		planTool, err := tool("plan_"+a.Name, "Plan: "+a.Title, planDoc(a), t.engine.PlanSchema(a), planOutput, hints{readOnly: true})
+	for _, p := range append([]pair{undo, changes}, t.pairs(actions)...) {
+		two, err := t.wire(p)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, mcpserver.ServerTool{Tool: planTool, Handler: t.handle(a, t.plan)})
-		if !t.options.AllowWrite {
-			continue
-		}
-		writeTool, err := tool(a.Name, a.Title, writeDoc(a), t.engine.ExecuteSchema(a), executionOutput, hints{destructive: a.Destroys, user: a.RequiresUser})
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, mcpserver.ServerTool{Tool: writeTool, Handler: t.handle(a, t.execute)})
+		out = append(out, two...)
 	}
 	sortTools(out)
 	return out, nil
@@ -149,20 +139,26 @@ func (t tools) reads() ([]mcpserver.ServerTool, error) {
 	return append(all, mcpserver.ServerTool{Tool: ofWrite, Handler: handler}), err
 }
 
-// undo is the pair of tools that takes an executed plan back.
-func (t tools) undo() ([]mcpserver.ServerTool, error) {
-	in, err := engine.PlanIDSchema()
+// pair is a plan tool and its write tool, which exists with AllowWrite only.
+type pair struct {
+	name          string
+	action        *action.Action // nil for undo and changes, which are about plans and calls
+	title, doing  string         // of the plan tool, and of the write tool
+	planDoc, doc  string
+	in, confirmed *jsonschema.Schema
+	planned       *jsonschema.Schema // the plan tool's output
+	hints         hints              // of the write tool
+	plan          func(context.Context, engine.Call) (*engine.Planned, error)
+	execute       func(context.Context, engine.Call) (*engine.Execution, error)
+}
+
+func (t tools) wire(p pair) ([]mcpserver.ServerTool, error) {
+	planTool, err := tool("plan_"+p.name, p.title, p.planDoc, p.in, p.planned, hints{readOnly: true})
 	if err != nil {
 		return nil, err
 	}
-	planTool, err := tool("plan_"+plan.UndoTool, "Plan: undo an executed plan",
-		"Changes nothing. Plans the inverse of an executed plan, exempt from the blast limit. Gives radius, undo and confirm phrase.",
-		in, planOutput, hints{readOnly: true})
-	if err != nil {
-		return nil, err
-	}
-	out := []mcpserver.ServerTool{{Tool: planTool, Handler: t.handle(nil, func(ctx context.Context, c engine.Call) (answer, error) {
-		got, err := t.engine.PlanUndo(ctx, c, in)
+	out := []mcpserver.ServerTool{{Tool: planTool, Handler: t.handle(p.action, func(ctx context.Context, c engine.Call) (answer, error) {
+		got, err := p.plan(ctx, c)
 		if err != nil {
 			return nil, err
 		}
@@ -171,15 +167,52 @@ func (t tools) undo() ([]mcpserver.ServerTool, error) {
 	if !t.options.AllowWrite {
 		return out, nil
 	}
-	confirmed := action.Confirmed(in.CloneSchemas())
-	writeTool, err := tool(plan.UndoTool, "Undo an executed plan", "Takes an executed plan back, only as plan_undo described it.", confirmed, executionOutput, hints{destructive: true})
-	return append(out, mcpserver.ServerTool{Tool: writeTool, Handler: t.handle(nil, func(ctx context.Context, c engine.Call) (answer, error) {
-		got, err := t.engine.ExecuteUndo(ctx, c, confirmed)
+	writeTool, err := tool(p.name, p.doing, p.doc, p.confirmed, executionOutput, p.hints)
+	return append(out, mcpserver.ServerTool{Tool: writeTool, Handler: t.handle(p.action, func(ctx context.Context, c engine.Call) (answer, error) {
+		got, err := p.execute(ctx, c)
 		if err != nil {
 			return nil, err
 		}
 		return executed(got), nil
 	})}), err
+}
+
+// pairs are those of the actions.
+func (t tools) pairs(actions []*action.Action) []pair {
+	var out []pair
+	for _, a := range actions {
+		out = append(out, pair{
+			name: a.Name, action: a, title: "Plan: " + a.Title, doing: a.Title,
+			planDoc: "Changes nothing. Plans: " + a.Doc + " Gives radius, undo and confirm phrase.",
+			doc:     a.Doc + " Only as plan_" + a.Name + " described it.",
+			in:      t.engine.PlanSchema(a), confirmed: t.engine.ExecuteSchema(a), planned: planOutput,
+			hints: hints{destructive: a.Destroys, user: a.RequiresUser},
+			plan:  t.engine.Plan, execute: t.engine.Execute,
+		})
+	}
+	return out
+}
+
+// undo is the pair of tools that takes an executed plan back.
+func (t tools) undo() (pair, error) {
+	in, err := engine.PlanIDSchema()
+	if err != nil {
+		return pair{}, err
+	}
+	confirmed := action.Confirmed(in.CloneSchemas())
+	return pair{
+		name: plan.UndoTool, title: "Plan: undo an executed plan", doing: "Undo an executed plan",
+		planDoc: "Changes nothing. Plans the inverse of an executed plan, exempt from the blast limit. Gives radius, undo and confirm phrase.",
+		doc:     "Takes an executed plan back, only as plan_undo described it.",
+		in:      in, confirmed: confirmed, planned: planOutput,
+		hints: hints{destructive: true},
+		plan: func(ctx context.Context, c engine.Call) (*engine.Planned, error) {
+			return t.engine.PlanUndo(ctx, c, in)
+		},
+		execute: func(ctx context.Context, c engine.Call) (*engine.Execution, error) {
+			return t.engine.ExecuteUndo(ctx, c, confirmed)
+		},
+	}, nil
 }
 
 // unknownTool tells who calls a tool that does not exist what to do.
@@ -188,14 +221,6 @@ func unknownTool(s *mcpserver.MCPServer, name string) string {
 		return fmt.Sprintf("unknown tool %q: write tools exist only where the server was started with --allow-write; plan_%s is here", name, name)
 	}
 	return fmt.Sprintf("unknown tool %.64q: tools/list names those that exist", name)
-}
-
-func planDoc(a *action.Action) string {
-	return "Changes nothing. Plans: " + a.Doc + " Gives radius, undo and confirm phrase."
-}
-
-func writeDoc(a *action.Action) string {
-	return a.Doc + " Only as plan_" + a.Name + " described it."
 }
 
 // hints are the annotations that differ between tools. Every tool is idempotent (the
@@ -280,22 +305,6 @@ func (t tools) handle(a *action.Action, do func(context.Context, engine.Call) (a
 		}
 		return resultOf(out), nil
 	}
-}
-
-func (t tools) plan(ctx context.Context, c engine.Call) (answer, error) {
-	got, err := t.engine.Plan(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return planned(got, t.options.AllowWrite), nil
-}
-
-func (t tools) execute(ctx context.Context, c engine.Call) (answer, error) {
-	got, err := t.engine.Execute(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return executed(got), nil
 }
 
 // client is what the caller says about itself, in either protocol era: untrusted text.

@@ -115,15 +115,6 @@ func autoscaler(t *testing.T, ns, name string, least, most int32) {
 	}
 }
 
-func replicasOf(t *testing.T, ns, name string) int32 {
-	t.Helper()
-	d, err := cp.Client.AppsV1().Deployments(ns).Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return *d.Spec.Replicas
-}
-
 // TestCase_SC_01: an autoscaler takes back what lies outside its bounds, and the plan says
 // so before it does.
 func TestCase_SC_01(t *testing.T) {
@@ -146,7 +137,7 @@ func TestCase_SC_01(t *testing.T) {
 			if got.Outcome != plan.Executed || got.Current == nil || got.Current.Verdict != plan.Overridden {
 				t.Errorf("outcome %s, verification %+v, want overridden", got.Outcome, got.Current)
 			}
-			if n := replicasOf(t, ns, tc.name); n != tc.wantReplicas {
+			if n := harness.Replicas(t, cp, ns, tc.name); n != tc.wantReplicas {
 				t.Errorf("%d replicas, want %d", n, tc.wantReplicas)
 			}
 		})
@@ -179,8 +170,8 @@ func TestCase_SC_02(t *testing.T) {
 	})
 	wantPlanned(t, s, "scale", of(ns, "deployment", "web").With("replicas", 2), "HPA web starts again and keeps 3 to 5: 2 is below, it will set 3")
 	got = harness.Into[execution](t, s.Do("scale", of(ns, "deployment", "web").With("replicas", 2)))
-	if got.Current == nil || got.Current.Verdict != plan.Overridden || replicasOf(t, ns, "web") != 3 {
-		t.Errorf("to two: %+v with %d replicas, want overridden with 3", got.Current, replicasOf(t, ns, "web"))
+	if got.Current == nil || got.Current.Verdict != plan.Overridden || harness.Replicas(t, cp, ns, "web") != 3 {
+		t.Errorf("to two: %+v with %d replicas, want overridden with 3", got.Current, harness.Replicas(t, cp, ns, "web"))
 	}
 }
 
@@ -220,8 +211,8 @@ func TestCase_SC_14(t *testing.T) {
 	if err := apply(false); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), "kube-write-mcp:") {
 		t.Errorf("an apply without force: %v, want a conflict with the server", err)
 	}
-	if err := apply(true); err != nil || replicasOf(t, ns, "web") != 3 {
-		t.Errorf("an apply with force: %v, %d replicas, want 3", err, replicasOf(t, ns, "web"))
+	if err := apply(true); err != nil || harness.Replicas(t, cp, ns, "web") != 3 {
+		t.Errorf("an apply with force: %v, %d replicas, want 3", err, harness.Replicas(t, cp, ns, "web"))
 	}
 }
 

@@ -35,7 +35,7 @@ import (
 // intent on disk before it leaves, and they end.
 func TestFault_21_ConflictWithoutEnd(t *testing.T) {
 	t.Parallel()
-	ns, scale := newWeb(t)
+	ns, scale := harness.WebScale(t, cp)
 	s := start(t)
 	args := s.Plan("scale", scale)
 	s.Proxy.Before(func(r *harness.Request, w http.ResponseWriter) bool {
@@ -62,7 +62,7 @@ func TestFault_21_ConflictWithoutEnd(t *testing.T) {
 		t.Errorf("%d attempts, intents and requests (-intents +sent):\n%s", len(sent), diff)
 	}
 	wantReplay(t, s, "scale", args, x)
-	if n := replicas(t, ns); n != 2 {
+	if n := harness.Replicas(t, cp, ns, "web"); n != 2 {
 		t.Errorf("%d replicas", n)
 	}
 }
@@ -73,7 +73,7 @@ func TestFault_21_AnswersWithoutABody(t *testing.T) {
 	for code, want := range map[int]plan.Outcome{500: plan.Unknown, 502: plan.Unknown, 422: plan.Failed} {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
 			t.Parallel()
-			_, scale := newWeb(t)
+			_, scale := harness.WebScale(t, cp)
 			s := start(t)
 			args := s.Plan("scale", scale)
 			s.Proxy.Before(func(r *harness.Request, w http.ResponseWriter) bool {
@@ -173,7 +173,7 @@ func TestFault_37_PermissionRevoked(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			ns, scale := newWeb(t)
+			ns, scale := harness.WebScale(t, cp)
 			harness.Create(t, cp, ns, harness.Deployment("api").Replicas(2).Ready(2))
 			cfg, role := account(t, ns)
 			s := harness.Start(t, cp, harness.Options{Config: cfg, Args: quick})
@@ -191,7 +191,7 @@ func TestFault_37_PermissionRevoked(t *testing.T) {
 				wantOutcome(t, s.Must("scale", args), plan.Executed) // it consumed nothing
 				return
 			}
-			if n := replicas(t, ns); n != 2 {
+			if n := harness.Replicas(t, cp, ns, "web"); n != 2 {
 				t.Errorf("%d replicas", n)
 			}
 		})
@@ -202,7 +202,7 @@ func TestFault_37_PermissionRevoked(t *testing.T) {
 // definite no, which is the result.
 func TestFault_37_RevokedUnderTheWrite(t *testing.T) {
 	t.Parallel()
-	ns, scale := newWeb(t)
+	ns, scale := harness.WebScale(t, cp)
 	cfg, role := account(t, ns)
 	s := harness.Start(t, cp, harness.Options{Config: cfg, Args: quick})
 	args := s.Plan("scale", scale)
@@ -218,7 +218,7 @@ func TestFault_37_RevokedUnderTheWrite(t *testing.T) {
 		t.Errorf("it does not say 403: %s", got.Text)
 	}
 	wantReplay(t, s, "scale", args, x)
-	if n := replicas(t, ns); n != 2 {
+	if n := harness.Replicas(t, cp, ns, "web"); n != 2 {
 		t.Errorf("%d replicas", n)
 	}
 }
@@ -298,7 +298,7 @@ func TestFault_39_RefusedByNow(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			ns, _ := newWeb(t)
+			ns, _ := harness.WebScale(t, cp)
 			s := start(t)
 			args := s.Plan(tc.action, tc.args(t, ns))
 			tc.forbid(t, ns)
@@ -361,7 +361,7 @@ func TestFault_40_BudgetSaysNo(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			ns, _ := newWeb(t)
+			ns, _ := harness.WebScale(t, cp)
 			harness.Create(t, cp, ns, tc.budgets...)
 			was := budgets(t, ns)
 			s := start(t)
@@ -471,7 +471,7 @@ func TestFault_41_NoWatch(t *testing.T) {
 // that is.
 func TestFault_41_TextNamesTheSource(t *testing.T) {
 	t.Parallel()
-	_, scale := newWeb(t)
+	_, scale := harness.WebScale(t, cp)
 	got := start(t).Must("plan_scale", scale.With("replicas", 1))
 	b := harness.Into[struct {
 		Blast plan.Blast `json:"blast"`
@@ -537,7 +537,7 @@ func TestFault_42_OtherManagers(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			ns, scale := newWeb(t)
+			ns, scale := harness.WebScale(t, cp)
 			s := start(t)
 			args := s.Plan("scale", scale)
 			var hit atomic.Bool
@@ -566,7 +566,7 @@ func TestFault_42_OtherManagers(t *testing.T) {
 // program again: the phrase of before does nothing, and nothing is read for it.
 func TestFault_43_PolicyFileChanged(t *testing.T) {
 	t.Parallel()
-	ns, scale := newWeb(t)
+	ns, scale := harness.WebScale(t, cp)
 	state, policy := filepath.Join(t.TempDir(), "state"), filepath.Join(t.TempDir(), "policy.yaml")
 	serve := func(text string) *harness.Server {
 		if err := os.WriteFile(policy, []byte(text), 0o600); err != nil {

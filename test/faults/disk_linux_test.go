@@ -91,7 +91,7 @@ func TestFault_13_DiskGone(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			ns, scale := newWeb(t)
+			ns, scale := harness.WebScale(t, cp)
 			s := harness.Spawn(t, cp, mortalProgram(t), harness.Options{Args: quick})
 			args := s.Plan("scale", scale)
 			tc.take(t, s.State)
@@ -100,7 +100,7 @@ func TestFault_13_DiskGone(t *testing.T) {
 				wantCode(t, s.Must("plan_scale", scale), "audit_unavailable")
 			}
 			wantNoWrites(t, s)
-			if n := replicas(t, ns); n != 2 {
+			if n := harness.Replicas(t, cp, ns, "web"); n != 2 {
 				t.Errorf("%d replicas", n)
 			}
 			tc.give(t, s.State)
@@ -175,7 +175,7 @@ func TestFault_15_JournalBlocked(t *testing.T) {
 	t.Parallel()
 	t.Run("before the claim", func(t *testing.T) {
 		t.Parallel()
-		_, scale := newWeb(t)
+		_, scale := harness.WebScale(t, cp)
 		s := start(t)
 		args := s.Plan("scale", scale)
 		lock := flock.New(filepath.Join(s.State, "LOCK"))
@@ -191,12 +191,12 @@ func TestFault_15_JournalBlocked(t *testing.T) {
 	})
 	t.Run("behind the claim", func(t *testing.T) {
 		t.Parallel()
-		ns, _ := newWeb(t)
+		ns, _ := harness.WebScale(t, cp)
 		blockedBehindTheClaim(t, "rollout_restart", harness.Of(ns, "deployment", "web"), http.MethodPatch)
 	})
 	t.Run("behind the claim, before the note", func(t *testing.T) { // which is left out, and fails nothing
 		t.Parallel()
-		_, scale := newWeb(t)
+		_, scale := harness.WebScale(t, cp)
 		blockedBehindTheClaim(t, "scale", scale, http.MethodPut)
 	})
 }

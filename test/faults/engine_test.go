@@ -152,7 +152,7 @@ func (c *core) executes(args harness.Args, want plan.Outcome) *engine.Execution 
 // nothing is sent for any of them, and the right one still works.
 func TestFault_31_EveryByte(t *testing.T) {
 	t.Parallel()
-	ns, scale := newWeb(t)
+	ns, scale := harness.WebScale(t, cp)
 	c := newCore(t, coreOptions{})
 	right := c.plan(scale)
 	phrase := right["confirm"].(string)
@@ -189,7 +189,7 @@ func TestFault_31_EveryByte(t *testing.T) {
 		t.Errorf("%d requests for another principal", n)
 	}
 	c.executes(right, plan.Executed)
-	if n := replicas(t, ns); n != 3 {
+	if n := harness.Replicas(t, cp, ns, "web"); n != 3 {
 		t.Errorf("%d replicas", n)
 	}
 }
@@ -207,7 +207,7 @@ func TestFault_32_Clock(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, scale := newWeb(t)
+			_, scale := harness.WebScale(t, cp)
 			w := &wall{}
 			c := newCore(t, coreOptions{clock: w, ttl: 2 * time.Second})
 			args := c.plan(scale)
@@ -219,7 +219,7 @@ func TestFault_32_Clock(t *testing.T) {
 	}
 	t.Run("forward an hour, and back", func(t *testing.T) {
 		t.Parallel()
-		_, scale := newWeb(t)
+		_, scale := harness.WebScale(t, cp)
 		w := &wall{}
 		c := newCore(t, coreOptions{clock: w})
 		args := c.plan(scale)
@@ -239,7 +239,7 @@ func TestFault_32_StepDuringTheClaim(t *testing.T) {
 	for name, step := range map[string]time.Duration{"forward": time.Hour, "back": -time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ns, scale := newWeb(t)
+			ns, scale := harness.WebScale(t, cp)
 			w := &wall{}
 			c := newCore(t, coreOptions{clock: w})
 			args := c.plan(scale)
@@ -263,7 +263,7 @@ func TestFault_32_StepDuringTheClaim(t *testing.T) {
 				t.Errorf("replayed %t with %s, want %s", again.Replayed, again.Result, first.Result)
 			}
 			scales := slices.DeleteFunc(c.proxy.Writes(), func(r harness.Request) bool { return !isScale(r) })
-			if n := replicas(t, ns); n != 3 || len(scales) != 1 {
+			if n := harness.Replicas(t, cp, ns, "web"); n != 3 || len(scales) != 1 {
 				t.Errorf("%d replicas after %d writes", n, len(scales))
 			}
 		})
@@ -275,7 +275,7 @@ func TestFault_32_StepDuringTheClaim(t *testing.T) {
 // can commit, since it does.
 func TestFault_32_StepWhileUnknown(t *testing.T) {
 	t.Parallel()
-	ns, scale := newWeb(t)
+	ns, scale := harness.WebScale(t, cp)
 	w := &wall{}
 	c := newCore(t, coreOptions{clock: w, verifyWait: 3 * time.Second})
 	args := c.plan(scale)
@@ -298,7 +298,7 @@ func TestFault_32_StepWhileUnknown(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.executes(args, plan.Executed)
-	if n := replicas(t, ns); n != 3 {
+	if n := harness.Replicas(t, cp, ns, "web"); n != 3 {
 		t.Errorf("%d replicas", n)
 	}
 }
@@ -307,7 +307,7 @@ func TestFault_32_StepWhileUnknown(t *testing.T) {
 // after that nothing is known, and so nothing is done.
 func TestFault_49_Memory(t *testing.T) {
 	t.Parallel()
-	ns, scale := newWeb(t)
+	ns, scale := harness.WebScale(t, cp)
 	w := &wall{}
 	c := newCore(t, coreOptions{clock: w})
 	done, unused := c.plan(scale), c.plan(scale.With("replicas", 4))
@@ -326,7 +326,7 @@ func TestFault_49_Memory(t *testing.T) {
 	for _, args := range []harness.Args{done, unused} {
 		restarted.refuses(args, refusal.UnknownPhrase, refusal.RecordMissing)
 	}
-	if n := replicas(t, ns); n != 3 {
+	if n := harness.Replicas(t, cp, ns, "web"); n != 3 {
 		t.Errorf("%d replicas", n)
 	}
 }

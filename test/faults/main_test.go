@@ -50,25 +50,6 @@ func start(t *testing.T, args ...string) *harness.Server {
 	return harness.Start(t, cp, harness.Options{Args: append(slices.Clone(quick), args...)})
 }
 
-// newWeb makes a namespace with the Deployment web of two ready pods, and gives the call
-// that scales it to three.
-func newWeb(t *testing.T) (ns string, scale harness.Args) {
-	t.Helper()
-	ns = cp.Namespace(t)
-	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
-	return ns, harness.Of(ns, "deployment", "web").With("replicas", 3)
-}
-
-// replicas are those of the Deployment web.
-func replicas(t *testing.T, ns string) int32 {
-	t.Helper()
-	d, err := cp.Client.AppsV1().Deployments(ns).Get(t.Context(), "web", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return *d.Spec.Replicas
-}
-
 func patchWeb(t *testing.T, ns, body string) {
 	t.Helper()
 	if _, err := cp.Client.AppsV1().Deployments(ns).Patch(t.Context(), "web", types.MergePatchType, []byte(body), metav1.PatchOptions{}); err != nil {

@@ -19,7 +19,7 @@ import (
 // and that is the result.
 func TestFault_27_PausedAfterTheClaim(t *testing.T) {
 	t.Parallel()
-	ns, scale := newWeb(t)
+	ns, scale := harness.WebScale(t, cp)
 	s := harness.Spawn(t, cp, harness.Program(t, cp), harness.Options{Args: quick})
 	args := s.Plan("scale", scale)
 	arrived, release := s.Proxy.Hold(func(r harness.Request) bool {
@@ -56,7 +56,7 @@ func TestFault_27_PausedAfterTheClaim(t *testing.T) {
 	}
 	wantNoWrites(t, s)
 	wantReplay(t, s, "scale", args, x)
-	if n := replicas(t, ns); n != 2 {
+	if n := harness.Replicas(t, cp, ns, "web"); n != 2 {
 		t.Errorf("%d replicas", n)
 	}
 }

@@ -158,7 +158,7 @@ func TestFault_38_WebhookAtThePlan(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			ns, scale := newWeb(t)
+			ns, scale := harness.WebScale(t, cp)
 			h := newWebhook(t, ns, tc.mutating, tc.policy)
 			if h.says(tc.says); tc.down {
 				h.server.Close()
@@ -170,7 +170,7 @@ func TestFault_38_WebhookAtThePlan(t *testing.T) {
 				t.Errorf("want %q, and a phrase only where there is no code: %s", tc.wantText, got.Text)
 			}
 			wantNoWrites(t, s)
-			if n := replicas(t, ns); n != 2 {
+			if n := harness.Replicas(t, cp, ns, "web"); n != 2 {
 				t.Errorf("%d replicas", n)
 			}
 		})
@@ -201,7 +201,7 @@ func TestFault_38_WebhookAtTheExecution(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			ns, scale := newWeb(t)
+			ns, scale := harness.WebScale(t, cp)
 			h := newWebhook(t, ns, tc.mutating, admissionv1.Fail)
 			s := start(t)
 			args := s.Plan("scale", scale)
@@ -214,7 +214,7 @@ func TestFault_38_WebhookAtTheExecution(t *testing.T) {
 			if !strings.Contains(got.Text, tc.wantText) {
 				t.Errorf("it lacks %q: %s", tc.wantText, got.Text)
 			}
-			if n := replicas(t, ns); n != tc.wantReplicas {
+			if n := harness.Replicas(t, cp, ns, "web"); n != tc.wantReplicas {
 				t.Errorf("%d replicas, want %d", n, tc.wantReplicas)
 			}
 			if tc.wantCode != "" {
@@ -238,7 +238,7 @@ func TestFault_38_WebhookAtTheExecution(t *testing.T) {
 // API server; a plan never meets one.
 func TestFault_38_SideEffects(t *testing.T) {
 	t.Parallel()
-	ns, _ := newWeb(t)
+	ns, _ := harness.WebScale(t, cp)
 	h := &webhook{server: httptest.NewTLSServer(http.NotFoundHandler())}
 	t.Cleanup(h.server.Close)
 	for _, effects := range []admissionv1.SideEffectClass{admissionv1.SideEffectClassSome, admissionv1.SideEffectClassUnknown} {

@@ -46,7 +46,7 @@ type Server struct {
 	Proxy *Proxy
 	State string
 
-	stderr lockedBuffer
+	stderr Buffer
 }
 
 // Account makes (once per lab) the ServiceAccount with exactly the generated RBAC.
@@ -229,18 +229,19 @@ func Into[T any](t testing.TB, got stdio.Tool) (v T) {
 	return v
 }
 
-type lockedBuffer struct {
+// Buffer is what a server writes to while a test reads it.
+type Buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-func (b *lockedBuffer) Write(p []byte) (int, error) {
+func (b *Buffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.Write(p)
 }
 
-func (b *lockedBuffer) String() string {
+func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.String()

@@ -545,3 +545,29 @@ func objects(w watch.Interface, err error) (<-chan any, error) {
 	}()
 	return out, nil
 }
+
+// Web makes a namespace with the Deployment web of two ready pods, and gives the arguments
+// that name it.
+func Web(t testing.TB, l *lab.Lab) (ns string, web Args) {
+	t.Helper()
+	ns = l.Namespace(t)
+	Create(t, l, ns, Deployment("web").Replicas(2).Ready(2))
+	return ns, Of(ns, "deployment", "web")
+}
+
+// WebScale makes the same, and gives the call that scales it to three.
+func WebScale(t testing.TB, l *lab.Lab) (ns string, scale Args) {
+	t.Helper()
+	ns, web := Web(t, l)
+	return ns, web.With("replicas", 3)
+}
+
+// Replicas are how many a Deployment wants.
+func Replicas(t testing.TB, l *lab.Lab, ns, name string) int32 {
+	t.Helper()
+	d, err := l.Client.AppsV1().Deployments(ns).Get(context.Background(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return *d.Spec.Replicas
+}

@@ -101,7 +101,10 @@ func NewProxy(t testing.TB, cfg *rest.Config) *Proxy {
 		},
 	}
 	p.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		body, _ := io.ReadAll(req.Body)
+		body, err := io.ReadAll(req.Body)
+		if err != nil { // its process died in the middle of it: there is no such request
+			panic(http.ErrAbortHandler)
+		}
 		req.Body = io.NopCloser(bytes.NewReader(body))
 		rec := &Request{Method: req.Method, Path: req.URL.Path, Query: req.URL.RawQuery, Body: string(body), AuditID: req.Header.Get("Audit-ID"), header: req.Header}
 		p.mu.Lock()

@@ -148,7 +148,7 @@ func TestCase_MC_12(t *testing.T) {
 	p := start(t, options{cfg: account(t)})
 	_, alice := caller(t, may("read,plan,write"))
 	_, mallory := caller(t, may("read,plan,write"))
-	_, args := web(t)
+	_, args := harness.Web(t, cp)
 	a, m := p.connect(stdio.Legacy, alice), p.connect(stdio.Legacy, mallory)
 	confirmed := a.plan("scale", args.With("replicas", 3))
 	phrase := confirmed["confirm"].(string)

@@ -24,7 +24,7 @@ func TestTwoCallers(t *testing.T) {
 	var all sync.WaitGroup
 	for _, era := range eras {
 		for token, want := range map[string][]string{planner: {"plan_scale"}, writer: {"plan_scale", "scale"}} {
-			_, args := web(t)
+			_, args := harness.Web(t, cp)
 			c, other := p.connect(era, token), p.connect(era, writer)
 			theirs := other.plan("scale", args.With("replicas", 3))
 			all.Go(func() {
@@ -65,8 +65,8 @@ func TestTwoCallers(t *testing.T) {
 // TestNamespaces: a right in one namespace makes a tool exist where that namespace is
 // named, and is good there and nowhere else.
 func TestNamespaces(t *testing.T) {
-	ns, args := web(t)
-	other, elsewhere := web(t)
+	ns, args := harness.Web(t, cp)
+	other, elsewhere := harness.Web(t, cp)
 	p := start(t, options{cfg: account(t), flags: []string{"--allow-namespaces", ns + "," + other, "--requests-per-second", "1000", "--plans-per-minute", "10000"}})
 	user, token := caller(t)
 	account, _, _ := strings.Cut(strings.TrimPrefix(user, "system:serviceaccount:"), ":")
@@ -110,7 +110,7 @@ func TestNamespaces(t *testing.T) {
 func TestRightsAreTakenBack(t *testing.T) {
 	p := start(t, options{cfg: account(t), flags: []string{"--requests-per-second", "1000"}})
 	user, token := caller(t, may("plan,write"))
-	_, args := web(t)
+	_, args := harness.Web(t, cp)
 	c := p.connect(stdio.Modern, token)
 	confirmed := c.plan("scale", args.With("replicas", 3))
 	name := strings.TrimPrefix(user, "system:serviceaccount:")
@@ -131,9 +131,9 @@ func TestRightsAreTakenBack(t *testing.T) {
 // for what is not; a list over all holds nothing of the other's.
 func TestTwoReaders(t *testing.T) {
 	t.Parallel()
-	ours, _ := web(t)
-	theirs, _ := web(t)
-	nobodys, _ := web(t)
+	ours, _ := harness.Web(t, cp)
+	theirs, _ := harness.Web(t, cp)
+	nobodys, _ := harness.Web(t, cp)
 	p := start(t, options{cfg: account(t), flags: []string{"--allow-namespaces", strings.Join([]string{ours, theirs, nobodys}, ","), "--requests-per-second", "1000", "--plans-per-minute", "10000"}})
 	read := rbacv1.PolicyRule{APIGroups: []string{"kubewrite.dev"}, Resources: []string{"actions"}, Verbs: []string{"read"}}
 	reader := func(ns string) string {

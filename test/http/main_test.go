@@ -359,11 +359,3 @@ func (c *client) tools() (names []string, err error) {
 }
 
 var eras = map[string]stdio.Era{"legacy": stdio.Legacy, "modern": stdio.Modern}
-
-// web makes Deployment web with two ready pods in a namespace of its own.
-func web(t testing.TB) (ns string, args harness.Args) {
-	t.Helper()
-	ns = cp.Namespace(t)
-	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
-	return ns, harness.Of(ns, "deployment", "web")
-}

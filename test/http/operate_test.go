@@ -31,7 +31,7 @@ func TestDrain(t *testing.T) {
 	proxy := harness.NewProxy(t, cfg)
 	p := start(t, options{cfg: proxy.Config()})
 	_, token := caller(t, may("plan,write"))
-	_, args := web(t)
+	_, args := harness.Web(t, cp)
 	c := p.connect(stdio.Legacy, token)
 	confirmed := c.plan("scale", args.With("replicas", 3))
 	arrived, release := proxy.Hold(harness.Request.Mutates)
@@ -129,7 +129,7 @@ func TestProbes(t *testing.T) {
 func TestSealed(t *testing.T) {
 	p := start(t, options{cfg: account(t)})
 	_, token := caller(t, may("plan"))
-	_, args := web(t)
+	_, args := harness.Web(t, cp)
 	c := p.connect(stdio.Modern, token)
 	c.plan("scale", args.With("replicas", 3))
 	audit := filepath.Join(p.state, "audit.jsonl")
@@ -159,7 +159,7 @@ func TestMetrics(t *testing.T) {
 	p := start(t, options{cfg: account(t)})
 	scrape := rbacv1.PolicyRule{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}
 	_, token := caller(t, scrape, may("plan,write"))
-	ns, args := web(t)
+	ns, args := harness.Web(t, cp)
 	c := p.connect(stdio.Modern, token)
 	c.call("scale", c.plan("scale", args.With("replicas", 1))) // which needs the pods
 	c.call("plan_scale", harness.Of(ns, "deployment", "no-such-thing").With("replicas", 3))
@@ -208,7 +208,7 @@ func TestTraces(t *testing.T) {
 	defer collector.Close()
 	p := start(t, options{cfg: account(t), env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL}})
 	_, token := caller(t, may("plan"))
-	ns, args := web(t)
+	ns, args := harness.Web(t, cp)
 	c := p.connect(stdio.Modern, token)
 	r := c.request("tools/call", map[string]any{"name": "plan_scale", "arguments": args.With("replicas", 3)})
 	trace := "\x4b\xf9\x2f\x35\x77\xb3\x4d\xa6\xa3\xce\x92\x9d\x0e\x0e\x47\x36"
@@ -261,7 +261,7 @@ func TestImpersonate(t *testing.T) {
 		lend(t, server, strings.Split(user, ":")[2])
 	}
 	p := start(t, options{cfg: server, flags: []string{"--impersonate"}})
-	_, args := web(t)
+	_, args := harness.Web(t, cp)
 	c := p.connect(stdio.Modern, ableToken)
 	if got := c.call("scale", c.plan("scale", args.With("replicas", 3))); got.Field("outcome") != "EXECUTED" {
 		t.Errorf("who may write: %s", got.Text)

@@ -172,21 +172,12 @@ func (in *installed) grant(ns, suffix, user string) {
 	}
 }
 
-func replicasOf(t *testing.T, ns string) int32 {
-	t.Helper()
-	d, err := cp.Client.AppsV1().Deployments(ns).Get(t.Context(), "web", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return *d.Spec.Replicas
-}
-
 // TestInstalled: two replicas with the arguments of the printed pods, under exactly the
 // printed rights and policies, execute one scale once; the doctor finds no right missing and
 // none too many; without the ledger a replica is not ready.
 func TestInstalled(t *testing.T) {
 	t.Parallel()
-	ns, args := web(t)
+	ns, args := harness.Web(t, cp)
 	in := install(t, "--allow-write", "--allow-namespaces", ns, "--cluster-name", "prod")
 	set, err := cp.Client.AppsV1().StatefulSets(in.name).Get(t.Context(), in.name, metav1.GetOptions{})
 	if err != nil {
@@ -206,7 +197,7 @@ func TestInstalled(t *testing.T) {
 	})
 	phrase = one.connect(stdio.Modern, token).plan("scale", args.With("replicas", 3))
 	first := two.connect(stdio.Legacy, token).call("scale", phrase)
-	if !strings.Contains(first.Text, "EXECUTED") || replicasOf(t, ns) != 3 {
+	if !strings.Contains(first.Text, "EXECUTED") || harness.Replicas(t, cp, ns, "web") != 3 {
 		t.Fatalf("%s\n%s", first.Text, two.log)
 	}
 	if again := one.connect(stdio.Modern, token).call("scale", phrase); again.Field("result") != first.Field("result") || !strings.Contains(again.Text, "EXECUTED") {
@@ -252,7 +243,7 @@ func TestInstalled(t *testing.T) {
 // plan be executed, however reversible it is and whatever irreversible says.
 func TestTwoPersons(t *testing.T) {
 	t.Parallel()
-	ns, args := web(t)
+	ns, args := harness.Web(t, cp)
 	policy := filepath.Join(t.TempDir(), "policy.yaml")
 	if err := os.WriteFile(policy, []byte(fmt.Sprintf("irreversible: allow\nnamespaces: {%s: {two_persons: true}}\n", ns)), 0o600); err != nil {
 		t.Fatal(err)
@@ -275,7 +266,7 @@ func TestTwoPersons(t *testing.T) {
 	refused := func(why string) {
 		t.Helper()
 		got := c.call("scale", write)
-		if got.Field("code") != string(refusal.NeedsPerson) || !strings.Contains(got.Text, why) || replicasOf(t, ns) != 2 {
+		if got.Field("code") != string(refusal.NeedsPerson) || !strings.Contains(got.Text, why) || harness.Replicas(t, cp, ns, "web") != 2 {
 			t.Errorf("want a refusal that says %q: %s", why, got.Text)
 		}
 	}
@@ -331,7 +322,7 @@ func TestTwoPersons(t *testing.T) {
 		err := approve(approver)
 		return err == nil, nil
 	})
-	if got := c.call("scale", write); !strings.Contains(got.Text, "EXECUTED") || replicasOf(t, ns) != 3 {
+	if got := c.call("scale", write); !strings.Contains(got.Text, "EXECUTED") || harness.Replicas(t, cp, ns, "web") != 3 {
 		t.Errorf("approved, and yet: %s", got.Text)
 	}
 	var by []string

@@ -139,7 +139,7 @@ func TestTranscripts(t *testing.T) {
 	for name, era := range eras {
 		t.Run(name, func(t *testing.T) {
 			p := start(t, options{cfg: cfg})
-			_, args := web(t)
+			_, args := harness.Web(t, cp)
 			m := masked{map[string]string{}, map[string]string{planner: "TOKEN-OF-PLANNER", writer: "TOKEN-OF-WRITER"}}
 			var text strings.Builder
 			section := func(title, token string, talk func(*recorder)) {

@@ -105,8 +105,7 @@ func byID(t *testing.T, all []stdio.Message) map[string]stdio.Message {
 
 func newWeb(t *testing.T) (ns string, p *harness.Proxy) {
 	t.Helper()
-	ns = cp.Namespace(t)
-	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
+	ns, _ = harness.Web(t, cp)
 	return ns, harness.NewProxy(t, harness.Account(t, cp))
 }
 

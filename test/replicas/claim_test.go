@@ -14,7 +14,7 @@ import (
 // one write, and one result for all.
 func TestHundredCalls(t *testing.T) {
 	l := newLedger(t)
-	ns, scale := newWeb(t)
+	ns, scale := harness.WebScale(t, cp)
 	servers := []*harness.Server{l.spawn(), l.spawn(), l.spawn()}
 	args := servers[0].Plan("scale", scale)
 	answers := make([]stdio.Tool, 100)
@@ -44,7 +44,7 @@ func TestHundredCalls(t *testing.T) {
 	if n := scales(servers...); n != 1 {
 		t.Errorf("%d scales were sent, want 1", n)
 	}
-	if n := replicas(t, ns); n != 3 {
+	if n := harness.Replicas(t, cp, ns, "web"); n != 3 {
 		t.Errorf("%d replicas, want 3", n)
 	}
 	w := l.one()

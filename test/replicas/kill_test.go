@@ -100,7 +100,7 @@ func TestKilled(t *testing.T) {
 			t.Run(tc.name+", "+planner, func(t *testing.T) {
 				t.Parallel()
 				l := newLedger(t)
-				ns, scale := newWeb(t)
+				ns, scale := harness.WebScale(t, cp)
 				doomed, next := l.spawn(), l.spawn()
 				by := map[string]*harness.Server{"planned there": doomed, "planned by the other": next}[planner]
 				args := by.Plan("scale", scale)
@@ -116,7 +116,7 @@ func TestKilled(t *testing.T) {
 					t.Errorf("outcome %s, replayed %t, want %s: %s", first.Outcome, first.Replayed, tc.want, first.Result)
 				}
 				effects := map[plan.Outcome]int32{plan.Executed: 3, plan.Failed: 2}
-				if n := replicas(t, ns); n != effects[tc.want] {
+				if n := harness.Replicas(t, cp, ns, "web"); n != effects[tc.want] {
 					t.Errorf("%d replicas, and the result is %s", n, first.Outcome)
 				}
 				sent := len(next.Proxy.Requests(isScale))
@@ -137,7 +137,7 @@ func TestKilled(t *testing.T) {
 func TestRestarted(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
-	_, scale := newWeb(t)
+	_, scale := harness.WebScale(t, cp)
 	bin, err := binary()
 	if err != nil {
 		t.Fatal(err)
@@ -173,7 +173,7 @@ func TestRestarted(t *testing.T) {
 func TestSettledUnasked(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
-	_, scale := newWeb(t)
+	_, scale := harness.WebScale(t, cp)
 	doomed := l.spawn()
 	args := doomed.Plan("scale", scale)
 	lab.Eventually(t, "the first replica to lead", func() (bool, error) {
@@ -201,7 +201,7 @@ func TestSettledUnasked(t *testing.T) {
 func TestTakenForDead(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
-	_, scale := newWeb(t)
+	_, scale := harness.WebScale(t, cp)
 	s, other := l.start(), l.start("--verify-wait", "1s")
 	args := s.Plan("scale", scale)
 	scaled, goOn := hold(t, s.Proxy, true, false, isScale)

@@ -71,7 +71,7 @@ func TestClaimLost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t)
-			_, scale := newWeb(t)
+			_, scale := harness.WebScale(t, cp)
 			s, other := l.start(), l.start()
 			args := s.Plan("scale", scale)
 			var mu sync.Mutex
@@ -100,7 +100,7 @@ func TestClaimLost(t *testing.T) {
 // TestClaimOfAnother: where another replica has the claim when ours is lost, it is not ours.
 func TestClaimOfAnother(t *testing.T) {
 	l := newLedger(t)
-	_, scale := newWeb(t)
+	_, scale := harness.WebScale(t, cp)
 	s, other := l.start(), l.start()
 	args := s.Plan("scale", scale)
 	var once sync.Once
@@ -131,7 +131,7 @@ func TestClaimOfAnother(t *testing.T) {
 // was planned is good again when it is back.
 func TestLedgerUnreachable(t *testing.T) {
 	l := newLedger(t)
-	_, scale := newWeb(t)
+	_, scale := harness.WebScale(t, cp)
 	s := l.start()
 	args := s.Plan("scale", scale)
 	s.Proxy.Before(func(r *harness.Request, w http.ResponseWriter) bool {

@@ -218,25 +218,6 @@ func (l shared) one() *cluster.Write {
 	return &list.Items[0]
 }
 
-// newWeb makes a namespace with the Deployment web of two ready pods, and gives the call
-// that scales it to three.
-func newWeb(t *testing.T) (ns string, scale harness.Args) {
-	t.Helper()
-	ns = cp.Namespace(t)
-	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
-	return ns, harness.Of(ns, "deployment", "web").With("replicas", 3)
-}
-
-// replicas are those of the Deployment web.
-func replicas(t *testing.T, ns string) int32 {
-	t.Helper()
-	d, err := cp.Client.AppsV1().Deployments(ns).Get(context.Background(), "web", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return *d.Spec.Replicas
-}
-
 // scales are the live scales that went over the wire of some replicas; what else is written
 // there is the ledger's.
 func scales(servers ...*harness.Server) (n int) {

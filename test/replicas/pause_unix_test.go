@@ -27,7 +27,7 @@ func TestPaused(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			l := newLedger(t)
-			ns, scale := newWeb(t)
+			ns, scale := harness.WebScale(t, cp)
 			s, other := l.spawn(), l.spawn("--verify-wait", "1s")
 			args := s.Plan("scale", scale)
 			reached, release := hold(t, s.Proxy, true, true, looks(s))
@@ -71,7 +71,7 @@ func TestPaused(t *testing.T) {
 			if n := scales(s, other); n != 0 {
 				t.Errorf("%d scales were sent", n)
 			}
-			if n := replicas(t, ns); n != 2 {
+			if n := harness.Replicas(t, cp, ns, "web"); n != 2 {
 				t.Errorf("%d replicas", n)
 			}
 		})

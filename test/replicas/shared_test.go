@@ -58,7 +58,7 @@ func TestRatesShared(t *testing.T) {
 // TestPlanRateShared plans on one replica what another one has used up.
 func TestPlanRateShared(t *testing.T) {
 	l := newLedger(t)
-	_, scale := newWeb(t)
+	_, scale := harness.WebScale(t, cp)
 	a, b := l.start("--plans-per-minute", "2"), l.start("--plans-per-minute", "2")
 	a.Plan("scale", scale)
 	if got := a.Must("plan_scale", scale.With("deployment", "db")); harness.Code(got) != "not_found" {
@@ -149,7 +149,7 @@ func TestApproval(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := l.start()
-	ns, scale := newWeb(t)
+	ns, scale := harness.WebScale(t, cp)
 	s.Plan("scale", scale)
 	id := l.one().Name
 	p, err := cluster.Recorded(t.Context(), l.client(cp.Config), id)

@@ -15,7 +15,7 @@ import (
 // the table that the API server makes; a column with a priority is for -o wide.
 func TestShown(t *testing.T) {
 	l := newLedger(t)
-	ns, scale := newWeb(t)
+	ns, scale := harness.WebScale(t, cp)
 	harness.Converge(t, cp, ns)
 	s := l.start("--verify-timeout", "60s")
 	s.Do("scale", scale)

@@ -94,7 +94,7 @@ func TestTampered(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := newLedger(t)
-			ns, scale := newWeb(t)
+			ns, scale := harness.WebScale(t, cp)
 			a, b := l.start(), l.start()
 			args := a.Plan("scale", scale)
 			wantScales := 0
@@ -124,7 +124,7 @@ func TestTampered(t *testing.T) {
 // is on its way goes out, nothing more does, and its outcome stands in its replica's file.
 func TestDeletedUnderWay(t *testing.T) {
 	l := newLedger(t)
-	_, scale := newWeb(t)
+	_, scale := harness.WebScale(t, cp)
 	s, other := l.start(), l.start()
 	args := s.Plan("scale", scale)
 	claimed, goOn := hold(t, s.Proxy, true, false, looks(s))
@@ -180,7 +180,7 @@ func TestBudgetTampered(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := newLedger(t)
-			ns, scale := newWeb(t)
+			ns, scale := harness.WebScale(t, cp)
 			a, b := l.start("--writes-per-minute", "1"), l.start("--writes-per-minute", "1")
 			if x := harness.Into[harness.Execution](t, a.Do("scale", scale)); x.Outcome != plan.Executed {
 				t.Fatalf("outcome %q", x.Outcome)
@@ -204,7 +204,7 @@ func TestBudgetTampered(t *testing.T) {
 	}
 	t.Run("an older one", func(t *testing.T) {
 		l := newLedger(t)
-		_, scale := newWeb(t)
+		_, scale := harness.WebScale(t, cp)
 		s := l.start()
 		args := s.Plan("scale", scale)
 		old, err := budgets(l.admin).Get(ctx, cluster.BudgetName, metav1.GetOptions{})

@@ -219,9 +219,14 @@ func (r *round) planned(t *testing.T, n *nemesis, slots []*slot) harness.Args {
 // passing are the refusals that a fault of a read explains.
 var passing = []string{"unreachable", "dry_run_failed", "facts_missing"}
 
+// patience is how long a caller asks on before the test counts it as lost. An outcome is
+// found out by one process that lives 39 s, and here each is killed every ten seconds or
+// so: of hundreds of searches some begin anew for minutes.
+const patience = 12 * time.Minute
+
 // ask calls with the same phrase until there is a result.
 func (r *round) ask(t *testing.T, n *nemesis, slots []*slot, at int, args harness.Args) {
-	end := time.Now().Add(3 * time.Minute)
+	end := time.Now().Add(patience)
 	last, calls := "", 0
 	for i := at; time.Now().Before(end); i++ {
 		began := time.Now()
@@ -255,7 +260,7 @@ func (r *round) ask(t *testing.T, n *nemesis, slots []*slot, at int, args harnes
 			return
 		}
 	}
-	t.Errorf("no result within three minutes: %s; the last of %d answers: %s", r, calls, last)
+	t.Errorf("no result within %s: %s; the last of %d answers: %s", patience, r, calls, last)
 }
 
 func into(got stdio.Tool) (a answer, ok bool) {

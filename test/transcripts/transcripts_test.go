@@ -3,7 +3,6 @@
 package transcripts
 
 import (
-	"bytes"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -437,7 +436,7 @@ type server struct {
 	*stdio.Client
 	stdin  io.WriteCloser
 	sent   *recorder
-	stderr *locked
+	stderr *harness.Buffer
 	state  string
 	code   chan int
 }
@@ -456,7 +455,7 @@ func serveTo(t *testing.T, era stdio.Era, cfg *rest.Config, readOnly bool, perso
 	if err := cp.Kubeconfig(kubeconfig, "kind-lab", cfg); err != nil {
 		t.Fatal(err)
 	}
-	s := &server{stderr: &locked{}, state: filepath.Join(dir, "state"), code: make(chan int, 1)}
+	s := &server{stderr: &harness.Buffer{}, state: filepath.Join(dir, "state"), code: make(chan int, 1)}
 	argv := []string{"serve", "--kubeconfig", kubeconfig, "--state-dir", s.state}
 	if !readOnly {
 		argv = append(argv, "--allow-write")
@@ -534,23 +533,6 @@ func (r *recorder) take() []string {
 	out := r.lines
 	r.lines = nil
 	return out
-}
-
-type locked struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *locked) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *locked) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // normaliser replaces what differs from run to run: the first value of a kind that is

@@ -73,9 +73,9 @@ func TestRBAC(t *testing.T) {
 	}{
 		{"read only with everything else", []string{"--read-only", "--allow-nodes", "n1", "--actions", "scale,drain"}, nil},
 		{"a node action and no node", []string{"--actions", "drain"}, nil},
-		{"callers over HTTP", []string{"--actions", "rollout_pause", "--http", ":8443"}, []string{"* create subjectaccessreviews", "* create tokenreviews", "* patch deployments"}},
-		{"one action", []string{"--actions", "rollout_pause"}, []string{"* patch deployments"}},
-		{"one action in one namespace", []string{"--actions", "rollout_pause", "--allow-namespaces", "web,kube-system"}, []string{"web patch deployments"}},
+		{"callers over HTTP", []string{"--actions", "rollout_pause", "--http", ":8443"}, []string{"* create subjectaccessreviews", "* create tokenreviews", "* patch deployments", "* watch deployments"}},
+		{"one action", []string{"--actions", "rollout_pause"}, []string{"* patch deployments", "* watch deployments"}},
+		{"one action in one namespace", []string{"--actions", "rollout_pause", "--allow-namespaces", "web,kube-system"}, []string{"web patch deployments", "web watch deployments"}},
 		{"named nodes", []string{"--actions", "uncordon", "--allow-nodes", "n2,n1"}, []string{"* get nodes", "* patch nodes n1,n2", "* watch nodes"}},
 		{"nodes by their labels", []string{"--actions", "uncordon", "--allow-nodes", "n1", "--allow-node-selector", "pool=lab"}, []string{"* get nodes", "* patch nodes", "* watch nodes"}},
 		{"a drain of one namespace's pods", []string{"--actions", "drain", "--allow-nodes", "n1", "--allow-namespaces", "web"}, []string{

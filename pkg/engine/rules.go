@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -54,8 +55,12 @@ func radius(a *action.Action) (rules []rbacv1.PolicyRule) {
 		read("policy", "poddisruptionbudgets", "list", "watch")
 		read("", "nodes", "get") // whether a kubelet is there to confirm the end of a pod
 	}
-	if writes["patch nodes"] {
-		read("", "nodes", "watch") // its history, after an unknown outcome
+	for _, n := range a.Needs {
+		for _, res := range n.Resources {
+			if kind, sub, _ := strings.Cut(res, "/"); slices.Contains(n.Verbs, "patch") || sub == "scale" {
+				read(n.APIGroups[0], kind, "watch") // its versions, after an unknown outcome
+			}
+		}
 	}
 	return rules
 }

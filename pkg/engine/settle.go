@@ -162,7 +162,7 @@ func (e *Engine) evidence(ctx context.Context, p *plan.Plan, open journal.Intent
 		o, err := e.readFor(ctx, s)
 		if err == nil {
 			f := judge(s, p.ID, open, o, left <= 0)
-			if s.Target.Resource == "nodes" && o != nil && o.Value("metadata.uid") == s.Target.UID {
+			if (s.Verb == plan.Patch || s.Verb == plan.Scale) && o != nil && o.Value("metadata.uid") == s.Target.UID {
 				f = e.follow(ctx, &past, s, p.ID, open, o, f)
 			}
 			if f.outcome != "" {
@@ -183,36 +183,45 @@ func (e *Engine) evidence(ctx context.Context, p *plan.Plan, open journal.Intent
 	}
 }
 
-// history is how far the versions of a node were followed. They are followed while the
-// search goes on, since the API server does not keep them for long.
+// history is how far the versions of an object were followed.
 type history struct {
 	seen string // the version up to which all are known
-	gone bool   // some are not there any more
+	gone bool   // some are not there any more, or may not be watched
+	open bool   // one of them is as planned, and bears no mark
 }
 
-// follow decides about a node by every version since the request, where the present one
-// does not: nothing is decided while the API server does not answer.
+// follow decides by every version since the request where the present one does not:
+// nothing is decided while the API server does not answer. A kind without a generation is
+// followed while the search goes on, since the API server does not keep versions for long.
 func (e *Engine) follow(ctx context.Context, h *history, s plan.Step, id string, open journal.Intent, o plan.Object, f finding) finding {
-	if now := o.Value("metadata.resourceVersion"); !h.gone && now != h.seen && f.outcome != stepApplied {
-		versions, err := e.k.Read.NodeHistory(ctx, s.Target, h.seen, now)
+	counts := generation(o) != 0
+	if f.outcome == stepApplied || counts && f.outcome != stepIndeterminate {
+		return f
+	}
+	if now := o.Value("metadata.resourceVersion"); !h.gone && now != h.seen {
+		versions, err := e.k.Read.History(ctx, s.Target, h.seen, now)
 		switch {
-		case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
+		case apierrors.IsResourceExpired(err), apierrors.IsGone(err), apierrors.IsForbidden(err):
 			h.gone = true
 		case err != nil:
 			return finding{}
 		}
 		for _, v := range versions {
-			if v.ManagedBy(kube.FieldManager+id, s.Subresource()) {
-				return finding{stepApplied, "it was seen, and was changed again since"}
-			}
-			if !s.Marks() && lostFields(s, v) == "" {
+			holds := lostFields(s, v) == ""
+			switch was := judge(s, id, open, v, true); {
+			case was.outcome == stepApplied:
+				return finding{stepApplied, strings.TrimPrefix(was.detail+"; ", "; ") + "it was changed again since"}
+			case !counts && !s.Marks() && holds:
 				return finding{stepApplied, "inferred: it was seen as the plan wanted it, which leaves no mark"}
 			}
+			h.open = h.open || counts && holds
 		}
 		h.seen = now
 	}
 	switch {
-	case f.outcome != stepIndeterminate:
+	case f.outcome != stepIndeterminate || h.open:
+		return f
+	case h.gone && counts:
 		return f
 	case h.gone:
 		return withoutHistory(s, open, o, f)

@@ -211,3 +211,69 @@ func TestNodeOfTheSameName(t *testing.T) {
 		t.Errorf("%s (%v), want %s", got, err, stepIndeterminate)
 	}
 }
+
+// TestHistory: what came and went again is seen in the versions since the request; without
+// them, or with one that nobody can attribute, nobody can tell.
+func TestHistory(t *testing.T) {
+	const id = "mf3q7x2ad5"
+	version := func(rv string, gen, replicas int, manager string) string {
+		var owner string
+		if manager != "" {
+			owner = fmt.Sprintf(`,"managedFields":[{"manager":%q,"subresource":"scale","operation":"Update","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{"f:replicas":{}}}}]`, manager)
+		}
+		return fmt.Sprintf(`{"kind":"Deployment","apiVersion":"apps/v1","metadata":{"name":"web","namespace":"a","uid":"u","resourceVersion":%q,"generation":%d%s},"spec":{"replicas":%d}}`, rv, gen, owner, replicas)
+	}
+	known, crashed := journal.Intent{Step: 1, RV: "5", Since: "5", Gen: 1}, journal.Intent{Step: 1, Since: "5", Gen: 1}
+	ours := kube.FieldManager + id
+	for name, tc := range map[string]struct {
+		open     journal.Intent
+		versions []string // the last one is the present one
+		code     int      // of the watch
+		want     string
+	}{
+		"the mark, and taken back":           {known, []string{version("6", 2, 3, ours), version("7", 3, 2, "")}, 0, stepApplied},
+		"no mark, the first change, back":    {known, []string{version("6", 2, 3, ""), version("7", 3, 2, "")}, 0, stepApplied},
+		"another value, and back":            {known, []string{version("6", 2, 9, "x"), version("7", 3, 2, "x")}, 0, stepNotApplied},
+		"crashed: the mark, as second":       {crashed, []string{version("6", 2, 9, "x"), version("7", 3, 3, ours), version("8", 4, 2, "x")}, 0, stepApplied},
+		"crashed: another value, and back":   {crashed, []string{version("6", 2, 9, "x"), version("7", 3, 2, "x")}, 0, stepNotApplied},
+		"crashed: as planned later, no mark": {crashed, []string{version("6", 2, 9, "x"), version("7", 3, 3, ""), version("8", 4, 2, "x")}, 0, stepIndeterminate},
+		"the versions are gone":              {known, []string{version("7", 3, 2, "")}, http.StatusGone, stepIndeterminate},
+		"they may not be watched":            {known, []string{version("7", 3, 2, "")}, http.StatusForbidden, stepIndeterminate},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				switch watched := r.URL.Query().Has("watch"); {
+				case !watched:
+					fmt.Fprint(w, tc.versions[len(tc.versions)-1])
+				case tc.code != 0:
+					w.WriteHeader(tc.code)
+				case r.URL.Query().Get("resourceVersion") != "5":
+					t.Errorf("it watches from %s", r.URL.Query().Get("resourceVersion"))
+				default:
+					for _, v := range tc.versions {
+						fmt.Fprintf(w, `{"type":"MODIFIED","object":%s}`, v)
+					}
+				}
+			}))
+			defer api.Close()
+			k, err := kube.New(&rest.Config{Host: api.URL}, "test", time.Now, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			e := &Engine{k: k, cfg: Config{Log: slog.New(slog.DiscardHandler)}}
+			scale := plan.Step{Verb: plan.Scale, Target: plan.Target{Resource: "deployments", Namespace: "a", Name: "web", UID: "u"},
+				Changes: []plan.Change{{Field: "spec.replicas", Old: "2", New: "3"}}}
+			o, err := e.readFor(t.Context(), scale)
+			if err != nil {
+				t.Fatal(err)
+			}
+			past := history{seen: tc.open.Since}
+			got := e.follow(t.Context(), &past, scale, id, tc.open, o, judge(scale, id, tc.open, o, true))
+			if got.outcome != tc.want {
+				t.Errorf("%s, want %s", got, tc.want)
+			}
+		})
+	}
+}

@@ -16,11 +16,11 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/transport"
@@ -115,16 +115,20 @@ func (r *Reader) Get(ctx context.Context, t plan.Target) (plan.Object, error) {
 	return k.get(ctx, r.Interface, t)
 }
 
-// historyWait bounds the search for a node's versions.
+// historyWait bounds the search for an object's versions.
 const historyWait = 5 * time.Second
 
-// NodeHistory gives every version of a node after one version up to another, in order. It
-// fails where the API server keeps them no more. Nodes have no generation, so that what
-// came and went again is seen in no other way.
-func (r *Reader) NodeHistory(ctx context.Context, t plan.Target, after, upTo string) (versions []plan.Object, err error) {
+// History gives every version of an object after one version up to another, in order. It
+// fails where the API server keeps them no more. What came and went again is seen in no
+// other way.
+func (r *Reader) History(ctx context.Context, t plan.Target, after, upTo string) (versions []plan.Object, err error) {
+	k, err := typedFor(t.Resource)
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, historyWait)
 	defer cancel()
-	w, err := r.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{
+	w, err := k.watch(ctx, r.Interface, t.Namespace, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("metadata.name", t.Name).String(), ResourceVersion: after,
 	})
 	if err != nil {
@@ -132,15 +136,14 @@ func (r *Reader) NodeHistory(ctx context.Context, t plan.Target, after, upTo str
 	}
 	defer w.Stop()
 	for event := range w.ResultChan() {
-		node, ok := event.Object.(*corev1.Node)
-		if !ok {
+		if event.Type == watch.Error {
 			return nil, apierrors.FromObject(event.Object) // too old: 410
 		}
-		o, err := plan.ObjectOf(node)
+		o, err := plan.ObjectOf(event.Object)
 		if err != nil {
 			return nil, err
 		}
-		if versions = append(versions, o); reached(node.ResourceVersion, upTo) {
+		if versions = append(versions, o); reached(o.Value("metadata.resourceVersion"), upTo) {
 			return versions, nil
 		}
 	}

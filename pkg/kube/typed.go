@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	appsclient "k8s.io/client-go/kubernetes/typed/apps/v1"
 	batchclient "k8s.io/client-go/kubernetes/typed/batch/v1"
@@ -26,6 +27,7 @@ type typed struct {
 	create func(context.Context, kubernetes.Interface, plan.Target, []byte, metav1.CreateOptions) (plan.Object, error)
 	delete func(context.Context, kubernetes.Interface, plan.Target, metav1.DeleteOptions) error
 	names  func(context.Context, kubernetes.Interface, string) ([]string, error)
+	watch  func(context.Context, kubernetes.Interface, string, metav1.ListOptions) (watch.Interface, error)
 	scale  func(kubernetes.Interface, string) scaler
 }
 
@@ -36,6 +38,7 @@ type scaler interface {
 type client[T any, L runtime.Object] interface {
 	Get(context.Context, string, metav1.GetOptions) (*T, error)
 	List(context.Context, metav1.ListOptions) (L, error)
+	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 	Create(context.Context, *T, metav1.CreateOptions) (*T, error)
 	Patch(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (*T, error)
 	Delete(context.Context, string, metav1.DeleteOptions) error
@@ -73,6 +76,9 @@ func erase[T any, L runtime.Object, C client[T, L]](of func(kubernetes.Interface
 				return err
 			})
 			return names, err
+		},
+		watch: func(ctx context.Context, c kubernetes.Interface, namespace string, o metav1.ListOptions) (watch.Interface, error) {
+			return of(c, namespace).Watch(ctx, o)
 		},
 	}
 }

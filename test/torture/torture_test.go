@@ -108,6 +108,10 @@ func TestTorture(t *testing.T) {
 		}
 	}
 	n.audit(t, state, slots, killed)
+	indeterminate := n.count(func(v verdict) bool { return v.outcome == plan.Indeterminate })
+	if u := n.unknown(); u >= 200 && indeterminate*200 > u { // the rest of a small run says nothing
+		n.violation("I6: %d of %d unknown outcomes are indeterminate, more than 0.5 %%", indeterminate, u)
+	}
 	n.print(*seed, time.Since(began), slots, len(killed))
 	for _, w := range n.wrong {
 		t.Error(w)

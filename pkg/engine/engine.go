@@ -50,6 +50,7 @@ type Journal interface {
 	Record(id string) (*plan.Plan, error)
 	Result(id string) (json.RawMessage, error)
 	Alive(inst string) bool
+	Quiet(plan, auditID string) time.Duration
 }
 
 // Engine plans and executes for one cluster.

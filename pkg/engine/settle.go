@@ -156,9 +156,10 @@ func (e *Engine) evidence(ctx context.Context, p *plan.Plan, open journal.Intent
 	s := p.Steps[open.Step-1]
 	// What was sent was sent before now, and no clock on the wall says when that was.
 	pause, began := settleFirst, time.Now()
+	waited := e.j.Quiet(p.ID, open.AuditID) // by those before us
 	past := history{seen: open.Since}
 	for {
-		left := commitBound - time.Since(began) // when it is over the request can come no more
+		left := commitBound - waited - time.Since(began) // when it is over the request can come no more
 		o, err := e.readFor(ctx, s)
 		if err == nil {
 			f := judge(s, p.ID, open, o, left <= 0)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -203,7 +204,7 @@ func TestNodeOfTheSameName(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &Engine{k: k, cfg: Config{Log: slog.New(slog.DiscardHandler)}}
+	e := &Engine{k: k, j: waited{}, cfg: Config{Log: slog.New(slog.DiscardHandler)}}
 	uncordon := plan.Step{Verb: plan.Patch, Target: plan.Target{Resource: "nodes", Name: "n", UID: "old"}, Patch: []plan.Op{{Op: "remove", Path: "/spec/unschedulable"}},
 		Changes: []plan.Change{{Field: "spec.unschedulable", Old: "true", New: "false"}}}
 	got, err := e.evidence(t.Context(), &plan.Plan{ID: "mf3q7x2ad5", Steps: []plan.Step{uncordon}}, journal.Intent{Step: 1, RV: "5", Since: "5"})
@@ -273,6 +274,53 @@ func TestHistory(t *testing.T) {
 			got := e.follow(t.Context(), &past, scale, id, tc.open, o, judge(scale, id, tc.open, o, true))
 			if got.outcome != tc.want {
 				t.Errorf("%s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// waited is a journal that knows how long nothing has been sent.
+type waited struct {
+	Journal
+	by time.Duration
+}
+
+func (w waited) Quiet(string, string) time.Duration { return w.by }
+
+// TestWaited: what processes before this one have waited for a request that may still come
+// need not be waited for again.
+func TestWaited(t *testing.T) {
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `{"kind":"Deployment","apiVersion":"apps/v1","metadata":{"name":"web","namespace":"a","uid":"u","resourceVersion":"5","generation":1},"spec":{"replicas":2}}`)
+	}))
+	defer api.Close()
+	k, err := kube.New(&rest.Config{Host: api.URL}, "test", time.Now, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	scale := plan.Step{Verb: plan.Scale, Target: plan.Target{Resource: "deployments", Namespace: "a", Name: "web", UID: "u"},
+		Changes: []plan.Change{{Field: "spec.replicas", Old: "2", New: "3"}}}
+	for name, tc := range map[string]struct {
+		by   time.Duration
+		want string // "" is not decided yet
+	}{
+		"nothing":             {0, ""},
+		"all but a minute":    {commitBound - time.Minute, ""},
+		"as long as it takes": {commitBound, stepNotApplied},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := &Engine{k: k, j: waited{by: tc.by}, cfg: Config{Log: slog.New(slog.DiscardHandler)}}
+			bound := 15 * time.Second // only a guard
+			if tc.want == "" {
+				bound = time.Second
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), bound)
+			defer cancel()
+			got, err := e.evidence(ctx, &plan.Plan{ID: "mf3q7x2ad5", Steps: []plan.Step{scale}}, journal.Intent{Step: 1, RV: "5", Since: "5", Gen: 1})
+			if got.outcome != tc.want || (err == nil) != (tc.want != "") {
+				t.Errorf("%s (%v), want %q", got, err, tc.want)
 			}
 		})
 	}

@@ -288,12 +288,16 @@ func (j *Journal) Append(decide func(*Ledger) ([]*Line, error)) error {
 	if !w.taken {
 		j.commit()
 	}
-	if w.err == nil && j.observe != nil {
+	if w.err != nil {
+		return w.err
+	}
+	j.found(w.lines)
+	if j.observe != nil {
 		for _, l := range w.lines {
 			j.observe(l)
 		}
 	}
-	return w.err
+	return nil
 }
 
 // waiter is one Append. When it has its turn, another one has taken it along, or it is to

@@ -29,7 +29,7 @@ var ErrUnknownKey = errors.New("unknown key")
 
 // The purposes for which keys are derived. Each has a key of its own, so that what is
 // signed for one proves nothing for another.
-var purposes = []string{"confirm", "audit", "redact", "checkpoint", "snapshot", "ask", "ledger"}
+var purposes = []string{"confirm", "audit", "redact", "checkpoint", "snapshot", "quiet", "ask", "ledger"}
 
 // keySize is the length of a secret and of a derived key, in bytes.
 const keySize = 32

@@ -1,14 +1,11 @@
 package journal
 
 import (
-	"bytes"
 	"context"
-	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -115,40 +112,18 @@ func (j *Journal) save() error {
 	if err != nil {
 		return err
 	}
-	kid := j.keys.Current()
-	mac, err := snapshotMAC(j.keys, kid, body)
-	if err != nil {
-		return err
-	}
-	name := snapshotPath(j.path)
-	if err := os.WriteFile(name+".new", fmt.Appendf(nil, "%s %s\n%s\n", kid, mac, body), 0o600); err != nil {
+	if err := j.keep(snapshotPath(j.path), "snapshot", body); err != nil {
 		return err
 	}
 	j.saved = j.chain.offset
-	return os.Rename(name+".new", name)
-}
-
-func snapshotMAC(keys *Keyring, kid string, body []byte) (string, error) {
-	key, err := keys.Derive(kid, "snapshot")
-	if err != nil {
-		return "", err
-	}
-	h := hmac.New(sha256.New, key)
-	h.Write(body)
-	return hex.EncodeToString(h.Sum(nil)), nil
+	return nil
 }
 
 // restore takes the ledger from a snapshot of the file in use, whose number is given, and
 // goes behind its line; false leaves everything as it is.
 func (j *Journal) restore(f io.ReaderAt, size int64, number int) bool {
-	b, err := os.ReadFile(snapshotPath(j.path))
-	if err != nil {
-		return false
-	}
-	head, body, _ := bytes.Cut(bytes.TrimSuffix(b, []byte("\n")), []byte("\n"))
-	kid, mac, _ := bytes.Cut(head, []byte(" "))
-	want, err := snapshotMAC(j.keys, string(kid), body)
-	if err != nil || !hmac.Equal([]byte(want), mac) {
+	body, ok := j.kept(snapshotPath(j.path), "snapshot")
+	if !ok {
 		return false
 	}
 	var s snapshot

@@ -219,10 +219,8 @@ func (r *round) planned(t *testing.T, n *nemesis, slots []*slot) harness.Args {
 // passing are the refusals that a fault of a read explains.
 var passing = []string{"unreachable", "dry_run_failed", "facts_missing"}
 
-// patience is how long a caller asks on before the test counts it as lost. An outcome is
-// found out by one process that lives 39 s, and here each is killed every ten seconds or
-// so: of hundreds of searches some begin anew for minutes.
-const patience = 12 * time.Minute
+// patience is how long a caller asks on before the test counts it as lost.
+const patience = 5 * time.Minute
 
 // ask calls with the same phrase until there is a result.
 func (r *round) ask(t *testing.T, n *nemesis, slots []*slot, at int, args harness.Args) {

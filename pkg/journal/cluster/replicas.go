@@ -134,6 +134,10 @@ func (c *Cluster) Alive(inst string) bool {
 	return now.Sub(last.seen) < deadAfter
 }
 
+// Quiet is 0: replicas run on several machines, which have no clock in common that nobody
+// can set. Each waits by itself.
+func (c *Cluster) Quiet(string, string) time.Duration { return 0 }
+
 // Maintain settles what dead replicas left behind and cleans up, while this replica is the
 // leader, until ctx ends.
 func (c *Cluster) Maintain(ctx context.Context, settle func()) {

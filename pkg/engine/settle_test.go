@@ -294,7 +294,7 @@ func TestWaited(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprint(w, `{"kind":"Deployment","apiVersion":"apps/v1","metadata":{"name":"web","namespace":"a","uid":"u","resourceVersion":"5","generation":1},"spec":{"replicas":2}}`)
 	}))
-	defer api.Close()
+	t.Cleanup(api.Close)
 	k, err := kube.New(&rest.Config{Host: api.URL}, "test", time.Now, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

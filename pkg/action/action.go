@@ -21,7 +21,7 @@ import (
 // RBAC rules are derived from it.
 type Spec struct {
 	// Name is the write tool's name; the plan tool's is plan_<Name>. Lower-case
-	// letters and underscores, at most 24.
+	// letters and underscores, at most maxName.
 	Name string
 
 	// Title is a few words for a person, no full stop.
@@ -102,6 +102,10 @@ type Action struct {
 
 var nameRE = regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
 
+// maxName leaves a client's name for the plan tool, mcp__kube-write__plan_<Name>, below 40
+// characters.
+const maxName = 17
+
 // New makes an Action. The planner MUST be deterministic: what it proposes may depend on
 // its arguments, on what it reads and on the Session's id and time, and on nothing else;
 // lists are sorted, the wall clock is never read. It runs again at execution, and a Step
@@ -112,8 +116,8 @@ func New[A Args](spec Spec, planner func(context.Context, *Session, A) error) *A
 		panic(fmt.Sprintf("action %q: %s", spec.Name, fmt.Sprintf(format, args...)))
 	}
 	switch {
-	case !nameRE.MatchString(spec.Name) || len(spec.Name) > 24:
-		fail("name must be lower-case words joined by _, at most 24 letters")
+	case !nameRE.MatchString(spec.Name) || len(spec.Name) > maxName:
+		fail("name must be lower-case words joined by _, at most %d letters", maxName)
 	case spec.Title == "" || spec.Doc == "":
 		fail("title and doc are mandatory")
 	case len(spec.Needs) == 0:

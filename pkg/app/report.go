@@ -96,9 +96,9 @@ func printPrompts(cmd *cobra.Command, all []journal.PromptReport) {
 		}
 		return fmt.Sprintf("%.1f s", *s)
 	}
-	t := newTable(cmd.OutOrStdout(), "ASKED", "ANSWERS", "MEDIAN OF A DAY'S FIRST 3", "FROM ITS 10TH ON")
+	t := newTable(cmd.OutOrStdout(), "ASKED", "ANSWERS", "WITHIN A SECOND", "MEDIAN OF A DAY'S FIRST 3", "FROM ITS 10TH ON")
 	for _, p := range all {
-		t.AppendRow(table.Row{p.Principal, p.Prompts, seconds(p.First), seconds(p.Late)})
+		t.AppendRow(table.Row{p.Principal, p.Prompts, p.AtOnce, seconds(p.First), seconds(p.Late)})
 	}
 	t.Render()
 }

@@ -12,6 +12,7 @@ import (
 type PromptReport struct {
 	Principal string   `json:"principal"`
 	Prompts   int      `json:"prompts"`
+	AtOnce    int      `json:"within_a_second,omitempty"`           // which no person who reads does: a hook of the client
 	First     *float64 `json:"median_of_first_3_seconds,omitempty"` // of each day
 	Late      *float64 `json:"median_from_10th_seconds,omitempty"`  // of each day; nil where no day had ten
 }
@@ -27,10 +28,13 @@ func promptReports(all map[string][]prompt) (out []PromptReport) {
 		prompts := all[who]
 		slices.SortStableFunc(prompts, func(a, b prompt) int { return a.shown.Compare(b.shown) })
 		var first, late []time.Duration
-		n, day := 0, "" // of the day, which is that of this machine
+		n, atOnce, day := 0, 0, "" // of the day, which is that of this machine
 		for _, p := range prompts {
 			if d := p.shown.Local().Format(time.DateOnly); d != day {
 				n, day = 0, d
+			}
+			if p.took < time.Second {
+				atOnce++
 			}
 			switch n++; {
 			case n <= 3:
@@ -39,7 +43,7 @@ func promptReports(all map[string][]prompt) (out []PromptReport) {
 				late = append(late, p.took)
 			}
 		}
-		out = append(out, PromptReport{who, len(prompts), median(first), median(late)})
+		out = append(out, PromptReport{who, len(prompts), atOnce, median(first), median(late)})
 	}
 	return out
 }

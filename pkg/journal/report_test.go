@@ -108,7 +108,7 @@ func TestCountSince(t *testing.T) {
 }
 
 // TestPrompts: how long a principal took for the first three answers of a day, and for those
-// from the tenth on. What nobody answered does not count, and a new day begins anew.
+// from the tenth on, and how often less than a second. What nobody answered does not count, and a new day begins anew.
 func TestPrompts(t *testing.T) {
 	noon := time.Date(2026, 11, 30, 11, 0, 0, 0, time.Local)
 	alice, bob := &Principal{Kind: "os", Name: "alice"}, &Principal{Kind: "os", Name: "bob"}
@@ -128,12 +128,14 @@ func TestPrompts(t *testing.T) {
 	ask(alice, 1, 1, 30*time.Second, EventApproved)
 	ask(bob, 0, 1, 0, EventRefused) // closed
 	ask(bob, 0, 2, 4*time.Second, EventRefused)
+	ask(bob, 0, 3, 14*time.Millisecond, EventApproved) // by a hook
+	ask(bob, 0, 4, time.Second, EventApproved)
 	old := &Line{Time: epoch.Add(-time.Second), Event: EventApproved, Principal: bob, ShownAt: noon, AnsweredAt: noon.Add(time.Hour)}
 	c.add(old)
 	seconds := func(s float64) *float64 { return &s }
 	want := []PromptReport{
 		{Principal: "os:alice", Prompts: 13, First: seconds(3), Late: seconds(10.5)}, // of 1, 2, 3, 20, 30 and of 10, 11
-		{Principal: "os:bob", Prompts: 1, First: seconds(4)},
+		{Principal: "os:bob", Prompts: 3, AtOnce: 1, First: seconds(1)},
 	}
 	if diff := cmp.Diff(want, c.report().Prompts); diff != "" {
 		t.Errorf("prompts (-want +got):\n%s", diff)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"testing"
 
@@ -32,11 +31,7 @@ func startCodex(t *testing.T, o harness.Options) *codex {
 	t.Helper()
 	_, version := installed(t, "@openai/codex")
 	dir, _ := installed(t, "@openai/codex-"+platform())
-	name := "codex"
-	if runtime.GOOS == "windows" {
-		name += ".exe"
-	}
-	found, err := filepath.Glob(filepath.Join(dir, "vendor", "*", "bin", name))
+	found, err := filepath.Glob(filepath.Join(dir, "vendor", "*", "bin", "codex"))
 	if err != nil || len(found) != 1 {
 		t.Fatalf("the program of Codex: %q (%v)", found, err)
 	}

@@ -48,7 +48,7 @@ func tee(root string, command []string) (code int) {
 		return fail(err)
 	}
 	cmd := exec.Command(command[0], command[1:]...)
-	cmd.SysProcAttr = ownGroup // a signal to the client's group does not reach it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a signal to the client's group does not reach it
 	cmd.Stdout, cmd.Stderr = io.MultiWriter(out, os.Stdout), os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {

@@ -106,31 +106,37 @@ func TestCodex_Lists(t *testing.T) {
 	record(t, "Codex", c.version, c.wire.era(t), "connects, and lists every tool under its name")
 }
 
-// TestCodex_Calls plans and writes through Codex's own call of a tool, which needs no model:
-// both answers come through with both their parts.
-func TestCodex_Calls(t *testing.T) {
-	ns, scale := web(t)
-	c := startCodex(t, harness.Options{})
+// thread begins a thread, and gives a function that calls a tool in it, which needs no model.
+func (c *codex) thread() func(tool string, args harness.Args) stdio.Tool {
+	c.t.Helper()
 	var started struct {
 		Thread struct {
 			ID string `json:"id"`
 		} `json:"thread"`
 	}
-	if raw := c.request("thread/start", object{"cwd": t.TempDir()}); json.Unmarshal(raw, &started) != nil || started.Thread.ID == "" {
-		t.Fatalf("no thread: %s", raw)
+	if raw := c.request("thread/start", object{"cwd": c.t.TempDir()}); json.Unmarshal(raw, &started) != nil || started.Thread.ID == "" {
+		c.t.Fatalf("no thread: %s", raw)
 	}
-	call := func(name string, args harness.Args) stdio.Tool {
-		t.Helper()
-		raw := c.request("mcpServer/tool/call", object{"threadId": started.Thread.ID, "server": "kube-write", "tool": name, "arguments": args})
+	return func(tool string, args harness.Args) stdio.Tool {
+		c.t.Helper()
+		raw := c.request("mcpServer/tool/call", object{"threadId": started.Thread.ID, "server": "kube-write", "tool": tool, "arguments": args})
 		got, err := stdio.Parse(stdio.Message{Result: raw, Line: string(raw)})
 		if err != nil {
-			t.Fatal(err)
+			c.t.Fatal(err)
 		}
-		if sent := c.results(t, name); len(sent) != 1 || sent[0].Text != got.Text || !sameJSON(t, sent[0].Structured, got.Structured) {
-			t.Errorf("%s: Codex gives %s %s\nof %+v", name, got.Text, got.Structured, sent)
+		if sent := c.results(c.t, tool); len(sent) != 1 || sent[0].Text != got.Text || !sameJSON(c.t, sent[0].Structured, got.Structured) {
+			c.t.Errorf("%s: Codex gives %s %s\nof %+v", tool, got.Text, got.Structured, sent)
 		}
 		return got
 	}
+}
+
+// TestCodex_Calls plans and writes through Codex's own call of a tool: both answers come
+// through with both their parts.
+func TestCodex_Calls(t *testing.T) {
+	ns, scale := web(t)
+	c := startCodex(t, harness.Options{})
+	call := c.thread()
 	planned := call("plan_scale", scale)
 	done := call("scale", scale.With("confirm", planned.Field("confirm")).With("reason", "a test"))
 	if e := harness.Into[harness.Execution](t, done); e.Outcome != plan.Executed || e.Replayed {
@@ -140,4 +146,22 @@ func TestCodex_Calls(t *testing.T) {
 		t.Errorf("writes (-want +got):\n%s", diff)
 	}
 	record(t, "Codex", c.version, c.wire.era(t), "a plan and its write, called by the app server: both parts of each answer, written once")
+}
+
+// TestCodex_Person: a question reaches the application around Codex, and one that nobody
+// answers there is a refusal.
+func TestCodex_Person(t *testing.T) {
+	ns := cp.Namespace(t)
+	loners(t, ns, "node-1", "loner")
+	c := startCodex(t, harness.Options{Args: []string{"--verify-wait", "1s"}})
+	call := c.thread()
+	evict := harness.Of(ns, "pod", "loner")
+	got := call("evict_pod", evict.With("confirm", call("plan_evict_pod", evict).Field("confirm")).With("reason", "a test"))
+	if !got.IsError || harness.Code(got) != "needs_person" || !exists(t, ns, "loner") {
+		t.Errorf("the eviction: %s", got.Text)
+	}
+	if !slices.ContainsFunc(c.app.Notifications(), func(m stdio.Message) bool { return m.Method == "mcpServer/elicitation/request" }) {
+		t.Error("the application was asked nothing")
+	}
+	record(t, "Codex", c.version, c.wire.era(t), "a question reaches the application; unanswered: nothing written")
 }

@@ -65,7 +65,7 @@ func runClaude(t *testing.T, s setting, turns ...turn) *claude {
 	mcp := writeJSON(t, project, "mcp.json", object{"mcpServers": object{"kube-write": stdioServer}})
 	set := object{}
 	for name, v := range map[string]object{"permissions": s.permissions, "hooks": s.hooks} {
-		if v != nil { // Claude Code takes nothing of a file with a null
+		if v != nil { // with permissions null, Claude Code takes no hooks either
 			set[name] = v
 		}
 	}

@@ -28,6 +28,7 @@ if [ $# = 0 ]; then
     (cd "$module" && go list -m all >/dev/null) || die "the build list of $module is not complete"
   done
   go vet ./...
+  go vet -tags clients ./test/clients # which only hack/clients.sh runs
   (cd hack/tools && go vet ./...)
 
   say "the Helm chart"

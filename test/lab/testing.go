@@ -18,7 +18,7 @@ import (
 // Main is the TestMain of a package that shares one lab: it starts the lab, runs the
 // tests, stops the lab and exits. Without the control plane's programs it fails in one
 // line, it never skips.
-func Main(m *testing.M, o Options, set func(*Lab)) {
+func Main(m interface{ Run() int }, o Options, set func(*Lab)) {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	l, err := Start(ctx, o)
 	if err != nil {

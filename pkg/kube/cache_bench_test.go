@@ -128,8 +128,8 @@ func (m *manyPods) trimmed(tb testing.TB) uint64 {
 	defer clients.Cache.Close()
 	before := heap()
 	i, why := clients.Cache.inform(source{"pods", ""})
-	if why != "" || !cache.WaitForCacheSync(tb.Context().Done(), i.HasSynced) || len(i.records("")) != m.pods {
-		tb.Fatalf("%d pods, want %d: %s", len(i.records("")), m.pods, why)
+	if why != "" || !cache.WaitForCacheSync(tb.Context().Done(), i.store.HasSynced) || i.store.size() != m.pods {
+		tb.Fatalf("%d pods, want %d: %s", i.store.size(), m.pods, why)
 	}
 	return heap() - before
 }

@@ -215,7 +215,7 @@ func siblings(f plan.Facts) map[string]any {
 		b.Selector = nil
 		budgets[b.Namespace+"/"+b.Name] += fmt.Sprintf(" %+v", b)
 	}
-	return map[string]any{"pods": f.Pods, "nodes": f.Nodes, "budgets": budgets, "missing": f.Missing}
+	return map[string]any{"pods": f.Pods, "nodes": f.Nodes, "budgets": budgets, "missing": f.Missing, "loads": f.Loads}
 }
 
 func wantSource(t testing.TB, f plan.Facts, resource, prefix string) {
@@ -307,7 +307,7 @@ func TestCacheEqualsALiveList(t *testing.T) {
 	u := newCache(t, cp.Config)
 	for _, w := range []Want{
 		{Namespace: ns, Pods: true, Budgets: true},
-		{Pods: true, Budgets: true, Nodes: true},
+		{Namespaces: []string{ns}, Pods: true, Budgets: true, Nodes: true},
 	} {
 		t.Run("namespace "+w.Namespace, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, 2))

@@ -47,79 +47,83 @@ func randomPod(r *rand.Rand) *corev1.Pod {
 // of what a list would show. Meanwhile others read: what they see is of one moment.
 func TestStoreAddsUp(t *testing.T) {
 	for seed := range uint64(20) {
-		r := rand.New(rand.NewPCG(seed, 1))
-		s := newStore()
-		live := map[string]*corev1.Pod{} // what a list would show
-		var readers sync.WaitGroup
-		stop := make(chan struct{})
-		for range 2 {
-			readers.Go(func() {
-				for {
-					select {
-					case <-stop:
-						return
-					default:
-						wantSums(t, s)
-					}
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { storeAddsUp(t, seed) })
+	}
+}
+
+func storeAddsUp(t *testing.T, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 1))
+	s := newStore()
+	live := map[string]*corev1.Pod{} // what a list would show
+	var readers sync.WaitGroup
+	stop := make(chan struct{})
+	for range 2 {
+		readers.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					wantSums(t, s)
 				}
-			})
-		}
-		version := 0
-		next := func(p *corev1.Pod) *corev1.Pod {
-			version++
-			p.ResourceVersion = strconv.Itoa(version)
-			return p
-		}
-		key := func(p *corev1.Pod) string { return p.Namespace + "/" + p.Name }
-		for range 300 {
-			var err error
-			p := next(randomPod(r))
-			known, n := live[key(p)], r.IntN(20)
-			switch {
-			case n == 0: // a relist, which may have missed anything
-				var list []any
-				for range r.IntN(20) {
-					p := next(randomPod(r))
-					live[key(p)] = p
-				}
-				for name := range live {
-					if r.IntN(4) == 0 {
-						delete(live, name)
-						continue
-					}
-					list = append(list, live[name])
-				}
-				err = s.Replace(list, p.ResourceVersion)
-			case n < 6: // of one that is there, or is not
-				delete(live, key(p))
-				if known != nil && r.IntN(2) == 0 {
-					p = next(known.DeepCopy())
-				}
-				err = s.Delete(p)
-			case known == nil && n < 18:
+			}
+		})
+	}
+	defer readers.Wait()
+	defer close(stop)
+	version := 0
+	next := func(p *corev1.Pod) *corev1.Pod {
+		version++
+		p.ResourceVersion = strconv.Itoa(version)
+		return p
+	}
+	key := func(p *corev1.Pod) string { return p.Namespace + "/" + p.Name }
+	for range 300 {
+		var err error
+		p := next(randomPod(r))
+		known, n := live[key(p)], r.IntN(20)
+		switch {
+		case n == 0: // a relist, which may have missed anything
+			var list []any
+			for range r.IntN(20) {
+				p := next(randomPod(r))
 				live[key(p)] = p
-				err = s.Add(p)
-			default: // also of one that no event has brought yet
-				live[key(p)] = p
-				err = s.Update(p)
 			}
-			if err != nil {
-				t.Fatal(err)
+			for name := range live {
+				if r.IntN(4) == 0 {
+					delete(live, name)
+					continue
+				}
+				list = append(list, live[name])
 			}
-			var facts []plan.Pod
-			for _, p := range live {
-				facts = append(facts, PodFacts(p))
+			err = s.Replace(list, p.ResourceVersion)
+		case n < 6: // of one that is there, or is not
+			delete(live, key(p))
+			if known != nil && r.IntN(2) == 0 {
+				p = next(known.DeepCopy())
 			}
-			if got := wantSums(t, s); len(got) != len(live) {
-				t.Fatalf("seed %d: %d pods, want %d", seed, len(got), len(live))
-			}
-			_, loads := s.in(nil, true)
-			if diff := cmp.Diff(recount(facts), loads); diff != "" {
-				t.Fatalf("seed %d: (-recount +sums):\n%s", seed, diff)
-			}
+			err = s.Delete(p)
+		case known == nil && n < 18:
+			live[key(p)] = p
+			err = s.Add(p)
+		default: // also of one that no event has brought yet
+			live[key(p)] = p
+			err = s.Update(p)
 		}
-		close(stop)
-		readers.Wait()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var facts []plan.Pod
+		for _, p := range live {
+			facts = append(facts, PodFacts(p))
+		}
+		if got := wantSums(t, s); len(got) != len(live) {
+			t.Fatalf("%d pods, want %d", len(got), len(live))
+		}
+		_, loads := s.in(nil, true)
+		if diff := cmp.Diff(recount(facts), loads); diff != "" {
+			t.Fatalf("(-recount +sums):\n%s", diff)
+		}
 	}
 }
 

@@ -388,6 +388,7 @@ func add(f *plan.Facts, w Want, parts []*part) {
 			f.Loads = l.loads
 		}
 	}
+	f.Pods = slices.Grow(f.Pods, len(records["pods"])) // there may be many
 	for _, of := range records {
 		for _, r := range inOrder(of) { // pointers are moved with less work than facts
 			r.addTo(f)

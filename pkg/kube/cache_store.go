@@ -68,7 +68,12 @@ func (s shelf) take(namespace, name string) {
 }
 
 // in gives the records of some namespaces.
-func (s shelf) in(namespaces []string) (out []*record) {
+func (s shelf) in(namespaces []string) []*record {
+	n := 0
+	for _, namespace := range namespaces {
+		n += len(s.records[namespace])
+	}
+	out := make([]*record, 0, n)
 	for _, namespace := range namespaces {
 		for _, r := range s.records[namespace] {
 			out = append(out, r)

@@ -64,11 +64,17 @@ func Path(field string) (segments []string) {
 	return segments
 }
 
+// escape and unescape are how a JSON pointer writes a segment.
+var (
+	escape   = strings.NewReplacer("~", "~0", "/", "~1")
+	unescape = strings.NewReplacer("~1", "/", "~0", "~")
+)
+
 // Pointer gives the JSON pointer (RFC 6901) of a field.
 func Pointer(field string) string {
 	var b strings.Builder
 	for _, s := range Path(field) {
-		b.WriteString("/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(s))
+		b.WriteString("/" + escape.Replace(s))
 	}
 	return b.String()
 }
@@ -260,7 +266,7 @@ func (s Step) Fill(o Object) Slots {
 		}
 		var segments []string
 		for _, p := range strings.Split(strings.TrimPrefix(op.Path, "/"), "/") {
-			segments = append(segments, strings.NewReplacer("~1", "/", "~0", "~").Replace(p))
+			segments = append(segments, unescape.Replace(p))
 		}
 		if o.at(segments) == nil {
 			sl.Absent = append(sl.Absent, op.Path)

@@ -81,7 +81,10 @@ func Pointer(field string) string {
 
 // plain is text that may be shown as it is. Annotations are free text of whoever wrote
 // them.
-var plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@+%=,-]{0,254}$`)
+var plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@+%=,-]*$`)
+
+// maxPlain is how long such a text is at most.
+const maxPlain = 255
 
 // Value shows what stands at a field: numbers, booleans, names and the like as they are;
 // maps, lists and free text by a short hash; "" for what is not there. Two values differ
@@ -101,7 +104,7 @@ func Show(value any) string {
 	case nil:
 		return ""
 	case string:
-		if v == "" || plain.MatchString(v) && !strings.HasPrefix(v, "sha256:") {
+		if v == "" || len(v) <= maxPlain && plain.MatchString(v) && !strings.HasPrefix(v, "sha256:") {
 			return v
 		}
 		return shortHash([]byte(v))

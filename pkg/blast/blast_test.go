@@ -114,8 +114,18 @@ func (w *world) cordon(name string) *world {
 	return w.step(plan.Step{Verb: plan.Patch, Target: target, Patch: []plan.Op{{Op: "add", Path: "/spec/unschedulable", Value: plan.JSON(true)}}})
 }
 
+// loadsOf adds up all pods that there are.
+func loadsOf(pods []plan.Pod) plan.Loads {
+	l := plan.Loads{}
+	for _, p := range pods {
+		l.Add(p)
+	}
+	return l
+}
+
 func (w *world) compute() Effect {
 	w.t.Helper()
+	w.in.Facts.Loads = loadsOf(w.in.Facts.Pods)
 	e, no := Compute(w.in)
 	if no != nil {
 		w.t.Fatalf("refused: %v", no)

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
@@ -23,25 +22,21 @@ type space struct {
 // spaces gives what the nodes beside those of the plan have left: what they can give less
 // what the pods there request. Nodes that do not say what they can give are left out.
 func (t *tally) spaces(n nodes) (out []*space) {
-	on := map[string]*space{}
 	for _, node := range t.in.Facts.Nodes {
 		if node.MaxPods == 0 || !node.Ready || node.Unschedulable || slices.Contains(n.names, node.Name) {
 			continue
 		}
 		s := &space{Node: node, cpu: node.Allocatable.CPU, memory: node.Allocatable.Memory, pods: node.MaxPods, other: maps.Clone(node.Allocatable.Other)}
-		on[node.Name], out = s, append(out, s)
-	}
-	for i := range t.in.Facts.Pods {
-		p := &t.in.Facts.Pods[i]
-		if s := on[p.Node]; s != nil && !p.Finished() {
-			s.take(p.Requests)
-		}
+		load := t.in.Facts.Loads[node.Name]
+		s.take(load.Running, load.Requests)
+		out = append(out, s)
 	}
 	return out
 }
 
-func (s *space) take(r plan.Resources) {
-	s.cpu, s.memory, s.pods = s.cpu-r.CPU, s.memory-r.Memory, s.pods-1
+// take places so many pods that together request r.
+func (s *space) take(pods int, r plan.Resources) {
+	s.cpu, s.memory, s.pods = s.cpu-r.CPU, s.memory-r.Memory, s.pods-int64(pods)
 	for name, n := range r.Other {
 		if _, has := s.other[name]; has {
 			s.other[name] -= n
@@ -126,9 +121,10 @@ func place(r removal, o plan.Object, all []*space) (why string) {
 		pod = &corev1.Pod{}
 	}
 	affinity := nodeaffinity.GetRequiredNodeAffinity(pod)
-	var allowed []*space
+	allowed, node := make([]*space, 0, len(all)), &corev1.Node{}
 	for _, s := range all {
-		ok, err := affinity.Match(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.Name, Labels: s.Labels}})
+		node.Name, node.Labels = s.Name, s.Labels // all that affinity looks at
+		ok, err := affinity.Match(node)
 		if ok && err == nil && toleratesAll(pod.Spec.Tolerations, s.Taints) {
 			allowed = append(allowed, s)
 		}
@@ -148,7 +144,7 @@ func place(r removal, o plan.Object, all []*space) (why string) {
 	lack := most.lacks(r.Requests)
 	switch lack {
 	case "":
-		most.take(r.Requests)
+		most.take(1, r.Requests)
 		return ""
 	case "pods":
 		return "finds no node that takes one more pod"

@@ -38,10 +38,8 @@ func (t *tally) nodes(gone []removal, cordoned []string) nodes {
 			n.gone += node.Allocatable.CPU
 		}
 	}
-	for i := range t.in.Facts.Pods {
-		if slices.Contains(n.names, t.in.Facts.Pods[i].Node) {
-			n.pods++
-		}
+	for _, name := range n.names {
+		n.pods += t.in.Facts.Loads[name].Pods
 	}
 	return n
 }

@@ -271,10 +271,12 @@ func (e *Engine) withinPlanRate(l *journal.Ledger) error {
 func (e *Engine) planRate(l *journal.Ledger) *refusal.Refusal {
 	now := e.wall()
 	since := now.Add(-time.Minute)
-	past := l.Plans(e.k.Read.Server(), since)
-	if known := e.k.Read.Known(); known != e.k.Read.Server() {
-		past = append(past, l.Plans(known, since)...)
-		slices.SortFunc(past, time.Time.Compare)
+	past := l.Plans(e.k.Read.Known(), since)
+	if e.k.Read.Known() != e.k.Read.Server() {
+		if before := l.Plans(e.k.Read.Server(), since); len(before) > 0 {
+			past = append(past, before...)
+			slices.SortFunc(past, time.Time.Compare)
+		}
 	}
 	return gate.Rate("plan", past, e.cfg.Policy.PlansPerMinute, now)
 }

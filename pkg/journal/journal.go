@@ -18,6 +18,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
@@ -68,7 +69,10 @@ type Journal struct {
 	queue   []*waiter // for an append
 	writing bool      // somebody has the turn
 
+	looks atomic.Int64 // how many times catchUp has begun
+
 	mu     sync.Mutex
+	looked int64       // the newest of them that ended well
 	known  fs.FileInfo // the file that was read so far; another one by that name is not ours
 	chain  chain
 	ledger Ledger
@@ -428,11 +432,17 @@ func (w *waiter) ask(l *Ledger) (lines []*Line, err error) {
 // View reads what other processes wrote and shows the ledger; it writes nothing. While
 // the journal is sealed it shows what was read until then. The ledger is valid only
 // during see, which must not call the Journal; its error is returned unchanged.
-func (j *Journal) View(see func(*Ledger) error) error {
+func (j *Journal) View(see func(*Ledger) error) error { return j.view(j.looks.Load(), see) }
+
+// view is a View that began after so many looks. A look that began after it has seen all
+// that was written before it: who waited for that one need not look again.
+func (j *Journal) view(before int64, see func(*Ledger) error) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if err := j.catchUp(); err != nil {
-		return err
+	if j.looked <= before {
+		if err := j.catchUp(); err != nil {
+			return err
+		}
 	}
 	return see(&j.ledger)
 }
@@ -523,12 +533,16 @@ func (j *Journal) catchUp() error {
 	if j.sealed != nil {
 		return nil
 	}
+	look := j.looks.Add(1)
 	err := j.locked(func(f file, size int64) error {
 		_, err := j.fold(f, size)
 		return err
 	})
 	if j.sealed != nil {
 		return nil
+	}
+	if err == nil {
+		j.looked = look
 	}
 	return err
 }

@@ -170,6 +170,13 @@ func (l *Ledger) Plans(cluster string, since time.Time) []time.Time {
 }
 
 func after(times []time.Time, q []stamp, of string, since time.Time) []time.Time {
+	n := 0
+	for _, s := range q {
+		if s.of == of && s.at.After(since) {
+			n++
+		}
+	}
+	times = slices.Grow(times, n)
 	for _, s := range q {
 		if s.of == of && s.at.After(since) {
 			times = append(times, s.at)

@@ -32,9 +32,10 @@ type Want struct {
 	Namespace            string // "" is all namespaces
 	Pods, Budgets, Nodes bool
 
-	// Namespaces are those that matter, where Namespace is "": what may not be listed in all
-	// namespaces is listed in these. That does not help with pods, of which a plan over nodes
-	// needs all.
+	// Namespaces are those that matter, where Namespace is "": Facts has what is in these,
+	// and beside Nodes what the pods of all namespaces add up to. What may not be listed in
+	// all namespaces is listed in these. That does not help with pods, of which the sums
+	// need all.
 	Namespaces []string
 
 	// Services, Autoscalers and Quotas only warn: a cache of them need not have reached
@@ -125,21 +126,8 @@ func (c *Cache) Facts(ctx context.Context, w Want) plan.Facts {
 		parts, whole = append(rest, narrow...), false
 	}
 	if !whole {
-		f = join(parts)
+		f = join(w, parts)
 	}
-	slices.SortFunc(f.Budgets, func(a, b plan.Budget) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
-	slices.SortFunc(f.Nodes, func(a, b plan.Node) int { return cmp.Compare(a.Name, b.Name) })
-	slices.SortFunc(f.Services, func(a, b plan.Service) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
-	slices.SortFunc(f.Autoscalers, func(a, b plan.Autoscaler) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
-	slices.SortFunc(f.Quotas, func(a, b plan.Quota) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
 	return f
 }
 
@@ -185,6 +173,17 @@ func (c *Cache) oneByOne(w Want, s source) (parts []*part) {
 	}
 	return parts
 }
+
+// within gives the namespaces of a source that Facts are wanted of.
+func (w Want) within(s source) []string {
+	if s.namespace == "" && s.resource != "nodes" {
+		return w.Namespaces
+	}
+	return []string{s.namespace}
+}
+
+// sums reports whether it is wanted what the pods of a source add up to.
+func (w Want) sums(s source) bool { return w.Nodes && s == source{"pods", ""} }
 
 // narrows reports whether a source of all namespaces can be read in those that matter.
 func (w Want) narrows(s source) bool {
@@ -243,10 +242,12 @@ type part struct {
 
 // listing is everything of one source, or why it cannot be had.
 type listing struct {
-	records []*record
-	version string // of a live list
-	origin  string // for Sources
-	missing string // for Missing
+	records []*record  // of the namespaces that are wanted
+	loads   plan.Loads // of all pods of the source, where they are wanted
+	whole   shelf      // of a live list: all that it has
+	version string     // likewise
+	origin  string     // for Sources
+	missing string     // for Missing
 
 	forbidden bool // why it is missing
 }
@@ -260,7 +261,7 @@ func awaitSync(ctx context.Context, atMost time.Duration, parts []*part) {
 			continue
 		}
 		select {
-		case <-p.informer.HasSyncedChecker().Done():
+		case <-p.informer.store.Done():
 		case <-p.informer.done:
 		case <-ctx.Done():
 		}
@@ -287,7 +288,7 @@ func (c *Cache) settle(ctx context.Context, w Want, parts []*part) (f plan.Facts
 				p.live = new(atomic.Pointer[listing])
 				why := p.doubt
 				go func() {
-					p.live.Store(p.list(ctx, c.client, why))
+					p.live.Store(p.list(ctx, c.client, w.within(p.source), why))
 					listed <- struct{}{}
 				}()
 			}
@@ -345,12 +346,13 @@ func (c *Cache) look(w Want, parts []*part) (f plan.Facts, whole bool) {
 			} else {
 				sound = append(sound, p)
 			}
-			p.cached = listing{records: p.informer.records(p.namespace), origin: fmt.Sprintf("cache, %s old", age.Round(time.Second))}
+			p.cached = listing{origin: fmt.Sprintf("cache, %s old", age.Round(time.Second))}
+			p.cached.records, p.cached.loads = p.informer.store.in(w.within(p.source), w.sums(p.source))
 		}
 	}
-	f = join(sound)
+	f = join(w, sound)
 	if len(sound) == 0 || w.Agrees == nil || w.Agrees(f) {
-		add(&f, advising)
+		add(&f, w, advising)
 		return f, len(sound)+len(advising) == len(parts)
 	}
 	for _, p := range sound {
@@ -361,31 +363,34 @@ func (c *Cache) look(w Want, parts []*part) (f plan.Facts, whole bool) {
 
 // join makes Facts of the caches that are not in doubt and of the lists in their place. A
 // kind of which a part is missing is missing.
-func join(parts []*part) plan.Facts {
+func join(w Want, parts []*part) plan.Facts {
 	f := plan.Facts{Sources: map[string]string{}, Missing: map[string]string{}}
-	add(&f, parts)
+	add(&f, w, parts)
 	return f
 }
 
 // add joins parts of kinds that the facts do not have yet.
-func add(f *plan.Facts, parts []*part) {
+func add(f *plan.Facts, w Want, parts []*part) {
 	for _, p := range parts {
 		if l := p.listing(); l != nil && l.missing != "" {
 			f.Missing[p.resource] = l.missing
 		}
 	}
+	records := map[string][]*record{}
 	for _, p := range parts {
 		l := p.listing()
 		if l == nil || f.Missing[p.resource] != "" {
 			continue
 		}
 		f.Sources[p.resource] = l.origin
-		records := l.records
-		if p.resource == "pods" {
-			records = inOrder(records) // there may be many: pointers are moved with less work than facts
-			f.Pods = slices.Grow(f.Pods, len(records))
+		records[p.resource] = append(records[p.resource], l.records...)
+		if w.sums(p.source) {
+			f.Loads = l.loads
 		}
-		for _, r := range records {
+	}
+	f.Pods = slices.Grow(f.Pods, len(records["pods"])) // there may be many
+	for _, of := range records {
+		for _, r := range inOrder(of) { // pointers are moved with less work than facts
 			r.addTo(f)
 		}
 	}

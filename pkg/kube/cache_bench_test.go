@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -128,8 +129,8 @@ func (m *manyPods) trimmed(tb testing.TB) uint64 {
 	defer clients.Cache.Close()
 	before := heap()
 	i, why := clients.Cache.inform(source{"pods", ""})
-	if why != "" || !cache.WaitForCacheSync(tb.Context().Done(), i.HasSynced) || len(i.records("")) != m.pods {
-		tb.Fatalf("%d pods, want %d: %s", len(i.records("")), m.pods, why)
+	if why != "" || !cache.WaitForCacheSync(tb.Context().Done(), i.store.HasSynced) || i.store.size() != m.pods {
+		tb.Fatalf("%d pods, want %d: %s", i.store.size(), m.pods, why)
 	}
 	return heap() - before
 }
@@ -158,6 +159,30 @@ func BenchmarkCachedPod(b *testing.B) {
 		if trimmed > untrimmed/share {
 			b.Errorf("%d bytes are more than an eighth of %d", trimmed, untrimmed)
 		}
+	}
+}
+
+// BenchmarkFacts is what a plan over nodes takes from the cache: the pods of two
+// namespaces, in clusters of several sizes.
+func BenchmarkFacts(b *testing.B) {
+	for _, size := range []int{1_000, 10_000, 50_000} {
+		b.Run(strconv.Itoa(size), func(b *testing.B) {
+			clients, err := New(&rest.Config{Host: "http://pods", Transport: newManyPods(b, size)}, "test", time.Now, slog.New(slog.DiscardHandler))
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer clients.Cache.Close()
+			w := Want{Namespaces: []string{"team-0", "team-1"}, Pods: true}
+			for deadline := time.Now().Add(time.Minute); !strings.HasPrefix(clients.Cache.Facts(b.Context(), w).Sources["pods"], "cache"); {
+				if time.Now().After(deadline) {
+					b.Fatal("the cache is not used")
+				}
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				clients.Cache.Facts(b.Context(), w)
+			}
+		})
 	}
 }
 

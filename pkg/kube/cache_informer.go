@@ -22,7 +22,7 @@ import (
 // informer is a running informer of one source.
 type informer struct {
 	source
-	cache.SharedIndexInformer
+	store     *store
 	stop      context.CancelFunc
 	done      chan struct{}
 	used      time.Time    // guarded by Cache.mu
@@ -39,7 +39,7 @@ type informer struct {
 // or the API is not served, which no retry heals.
 func (c *Cache) start(s source) *informer {
 	ctx, stop := context.WithCancel(klog.NewContext(context.Background(), klog.New(informerLog{c.log})))
-	i := &informer{source: s, stop: stop, done: make(chan struct{})}
+	i := &informer{source: s, store: newStore(), stop: stop, done: make(chan struct{})}
 	calls := s.calls(c.client)
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -70,21 +70,18 @@ func (c *Cache) start(s source) *informer {
 			return nil, err
 		},
 	}
-	indexers := cache.Indexers{}
-	if s.namespace == "" {
-		indexers[cache.NamespaceIndex] = cache.MetaNamespaceIndexFunc
-	}
-	i.SharedIndexInformer = cache.NewSharedIndexInformer(lw, s.example(), 0, indexers)
-	_ = i.SetTransform(new(pool).compact)
-	_ = i.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
-		c.log.Debug("watch failed", "resource", s.resource, "namespace", s.namespace, "err", plan.Untrusted(err.Error()))
-		if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) { // no right to it, or no such API
-			c.deny(i)
-		}
+	controller := cache.New(&cache.Config{
+		Queue: i.store, ListerWatcher: lw, ObjectType: s.example(),
+		WatchErrorHandlerWithContext: func(_ context.Context, _ *cache.Reflector, err error) {
+			c.log.Debug("watch failed", "resource", s.resource, "namespace", s.namespace, "err", plan.Untrusted(err.Error()))
+			if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) { // no right to it, or no such API
+				c.deny(i)
+			}
+		},
 	})
 	c.running.Go(func() {
 		defer close(i.done)
-		i.RunWithContext(ctx)
+		controller.RunWithContext(ctx)
 	})
 	return i
 }
@@ -104,12 +101,12 @@ func (i *informer) ended() bool {
 }
 
 // syncing reports whether the first state is still to come.
-func (i *informer) syncing() bool { return !i.HasSynced() && !i.ended() }
+func (i *informer) syncing() bool { return !i.store.HasSynced() && !i.ended() }
 
 // version is that up to which the watch has brought every change, and proven that up to
 // which the store is known to have every change.
 func (i *informer) version() (version, proven string) {
-	version = i.GetStore().LastStoreSyncResourceVersion()
+	version = i.store.upTo()
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.quiet.from == version {
@@ -122,38 +119,12 @@ func (i *informer) version() (version, proven string) {
 // it holds just the same.
 func (i *informer) prove(l *listing) {
 	version, _ := i.version()
-	held := map[string]string{}
-	for _, r := range i.records(i.namespace) {
-		held[r.namespace+"/"+r.name] = r.version
-	}
-	if l.missing != "" || len(held) != len(l.records) {
+	if l.missing != "" || !i.store.holds(l.whole) {
 		return
-	}
-	for _, r := range l.records {
-		if held[r.namespace+"/"+r.name] != r.version {
-			return
-		}
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.quiet.from, i.quiet.to = version, l.version
-}
-
-// records are those of a namespace, or all.
-func (i *informer) records(namespace string) []*record {
-	list := i.GetStore().List
-	if namespace != i.namespace {
-		list = func() []any {
-			in, _ := i.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
-			return in
-		}
-	}
-	all := list()
-	out := make([]*record, 0, len(all))
-	for _, o := range all {
-		out = append(out, o.(*record))
-	}
-	return out
 }
 
 // hear notes that the API server was at a version when it spoke.

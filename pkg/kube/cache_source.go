@@ -95,14 +95,16 @@ func (s source) advises() bool {
 // pageSize is how many objects are asked for at once.
 const pageSize = 500
 
-// list is a live list in place of the cache, whole or not at all.
-func (s source) list(ctx context.Context, k kubernetes.Interface, why string) *listing {
+// list is a live list in place of the cache, whole or not at all, of which some namespaces
+// are wanted.
+func (s source) list(ctx context.Context, k kubernetes.Interface, namespaces []string, why string) *listing {
 	// A list may expire between its pages. It is begun again, the last time in one page,
 	// which cannot expire.
 	var err error
 	for _, limit := range []int64{pageSize, pageSize, 0} {
 		l := &listing{origin: "live list: " + why}
-		if l.records, l.version, err = pages(ctx, s.calls(k), limit); err == nil {
+		if l.whole, l.version, err = pages(ctx, s.calls(k), limit); err == nil {
+			l.records, l.loads = l.whole.in(namespaces), l.whole.loads
 			return l
 		}
 		if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
@@ -113,28 +115,29 @@ func (s source) list(ctx context.Context, k kubernetes.Interface, why string) *l
 }
 
 // pages reads all pages of a list, which are of one version.
-func pages(ctx context.Context, c calls, limit int64) (records []*record, version string, err error) {
+func pages(ctx context.Context, c calls, limit int64) (whole shelf, version string, err error) {
+	whole = newShelf()
 	for o := (metav1.ListOptions{Limit: limit}); ; {
 		list, err := c.list(ctx, o)
 		if err != nil {
-			return nil, "", err
+			return shelf{}, "", err
 		}
 		err = meta.EachListItem(list, func(item runtime.Object) error {
 			r, err := compact(item)
 			if err == nil {
-				records = append(records, r.(*record))
+				whole.put(r.(*record))
 			}
 			return err
 		})
 		if err != nil {
-			return nil, "", err
+			return shelf{}, "", err
 		}
 		m, err := meta.ListAccessor(list)
 		if err != nil {
-			return nil, "", err
+			return shelf{}, "", err
 		}
 		if o.Continue = m.GetContinue(); o.Continue == "" {
-			return records, m.GetResourceVersion(), nil
+			return whole, m.GetResourceVersion(), nil
 		}
 	}
 }

@@ -18,7 +18,7 @@ func (c *Cache) State() map[string]CacheState {
 			continue
 		}
 		st := out[s.resource]
-		st.Objects += len(i.GetStore().ListKeys())
+		st.Objects += i.store.size()
 		i.mu.Lock()
 		st.Age = max(st.Age, since(c.now(), i.heard))
 		i.mu.Unlock()

@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -215,7 +216,7 @@ func siblings(f plan.Facts) map[string]any {
 		b.Selector = nil
 		budgets[b.Namespace+"/"+b.Name] += fmt.Sprintf(" %+v", b)
 	}
-	return map[string]any{"pods": f.Pods, "nodes": f.Nodes, "budgets": budgets, "missing": f.Missing}
+	return map[string]any{"pods": f.Pods, "nodes": f.Nodes, "budgets": budgets, "missing": f.Missing, "loads": f.Loads}
 }
 
 func wantSource(t testing.TB, f plan.Facts, resource, prefix string) {
@@ -307,7 +308,7 @@ func TestCacheEqualsALiveList(t *testing.T) {
 	u := newCache(t, cp.Config)
 	for _, w := range []Want{
 		{Namespace: ns, Pods: true, Budgets: true},
-		{Pods: true, Budgets: true, Nodes: true},
+		{Namespaces: []string{ns}, Pods: true, Budgets: true, Nodes: true},
 	} {
 		t.Run("namespace "+w.Namespace, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, 2))
@@ -344,6 +345,41 @@ func TestCacheEqualsALiveList(t *testing.T) {
 				deletePod(t, ns, name)
 			}
 		})
+	}
+}
+
+// TestLoadsOfAllNamespaces: a plan over nodes has the facts of its namespaces and what the
+// pods of all others add up to beside them, from the cache as from a live list.
+func TestLoadsOfAllNamespaces(t *testing.T) {
+	ns, other := cp.Namespace(t), cp.Namespace(t)
+	createNode(t, "loads-1")
+	for i, of := range []string{ns, other, other} {
+		if _, err := cp.Client.CoreV1().Pods(of).Create(t.Context(), &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "web-"},
+			Spec: corev1.PodSpec{
+				AutomountServiceAccountToken: ptr.To(false), NodeName: "loads-1",
+				Containers: []corev1.Container{{Name: "web", Image: "web", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("100m")}}}},
+			},
+		}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		createBudget(t, of, fmt.Sprintf("web-%d", i))
+	}
+	u := newCache(t, cp.Config)
+	w := Want{Namespaces: []string{ns}, Pods: true, Budgets: true, Nodes: true}
+	for source, f := range map[string]plan.Facts{"cache": eventuallyCached(t, u, w, "pods"), "live list": live(t, w)} {
+		wantSource(t, f, "pods", source)
+		if len(f.Pods) != 1 || len(f.Budgets) != 1 || f.Pods[0].Namespace != ns || f.Budgets[0].Namespace != ns {
+			t.Errorf("%s: pods %v, budgets %v, want those of %s", source, f.Pods, f.Budgets, ns)
+		}
+		want := plan.Load{Pods: 3, Running: 3, Requests: plan.Resources{CPU: 300}}
+		if diff := cmp.Diff(want, f.Loads["loads-1"]); diff != "" {
+			t.Errorf("%s: on the node (-want +got):\n%s", source, diff)
+		}
+	}
+	w.Nodes = false
+	if f := eventuallyCached(t, u, w, "pods"); f.Loads != nil {
+		t.Errorf("sums that nobody asked for: %v", f.Loads)
 	}
 }
 

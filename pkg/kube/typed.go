@@ -50,14 +50,14 @@ func erase[T any, L runtime.Object, C client[T, L]](of func(kubernetes.Interface
 			return objectOf(of(c, t.Namespace).Get(ctx, t.Name, metav1.GetOptions{}))
 		},
 		patch: func(ctx context.Context, c kubernetes.Interface, t plan.Target, body []byte, o metav1.PatchOptions) (plan.Object, error) {
-			return objectOf(of(c, t.Namespace).Patch(ctx, t.Name, types.JSONPatchType, body, o))
+			return answerOf(of(c, t.Namespace).Patch(ctx, t.Name, types.JSONPatchType, body, o))
 		},
 		create: func(ctx context.Context, c kubernetes.Interface, t plan.Target, body []byte, o metav1.CreateOptions) (plan.Object, error) {
 			made := new(T)
 			if err := json.Unmarshal(body, made); err != nil {
 				return nil, err
 			}
-			return objectOf(of(c, t.Namespace).Create(ctx, made, o))
+			return answerOf(of(c, t.Namespace).Create(ctx, made, o))
 		},
 		delete: func(ctx context.Context, c kubernetes.Interface, t plan.Target, o metav1.DeleteOptions) error {
 			return of(c, t.Namespace).Delete(ctx, t.Name, o)
@@ -81,6 +81,15 @@ func erase[T any, L runtime.Object, C client[T, L]](of func(kubernetes.Interface
 			return of(c, namespace).Watch(ctx, o)
 		},
 	}
+}
+
+// answerOf is objectOf an answer to a write, without its managed fields: they are the
+// larger part of the work, and only what is read is asked for its field managers.
+func answerOf[T any](o *T, err error) (plan.Object, error) {
+	if m, ok := any(o).(metav1.Object); ok && err == nil {
+		m.SetManagedFields(nil)
+	}
+	return objectOf(o, err)
 }
 
 func objectOf[T any](o *T, err error) (plan.Object, error) {

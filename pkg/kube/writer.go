@@ -31,7 +31,7 @@ type Writer struct {
 type Answer struct {
 	Class    Class
 	Code     int         // HTTP status, 0 where there was none
-	Object   plan.Object // what came back: the object, or its Scale; nil for deletes and evictions
+	Object   plan.Object // what came back, without its managed fields: the object, or its Scale; nil for deletes and evictions
 	Warnings []string    // untrusted text, as it came
 }
 

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"maps"
 	"strings"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 // Missing with the reason.
 type Facts struct {
 	Pods        []Pod
+	Loads       Loads // of every pod of the cluster, where nodes were asked for
 	Budgets     []Budget
 	Services    []Service
 	Nodes       []Node
@@ -47,6 +49,62 @@ type Resources struct {
 	CPU    int64            // millicores
 	Memory int64            // bytes
 	Other  map[string]int64 // extended ones, such as nvidia.com/gpu; nil is none
+}
+
+// Loads are what pods add up to, by node.
+type Loads map[string]Load
+
+// Load is what stands on one node.
+type Load struct {
+	Pods     int       // all of them
+	Running  int       // of those, the ones that have not run to their end
+	Requests Resources // of the running ones; no Other is zero
+}
+
+// Add counts a pod on its node, if it has one.
+func (l Loads) Add(p Pod) { l.count(p, 1) }
+
+// Remove is the opposite of Add, of the same facts.
+func (l Loads) Remove(p Pod) { l.count(p, -1) }
+
+func (l Loads) count(p Pod, sign int) {
+	if p.Node == "" {
+		return
+	}
+	on := l[p.Node]
+	on.Pods += sign
+	if !p.Finished() {
+		on.Running += sign
+		on.Requests = on.Requests.plus(p.Requests, int64(sign))
+	}
+	if l[p.Node] = on; on.Pods == 0 {
+		delete(l, p.Node)
+	}
+}
+
+// Clone is a copy that Add and Remove leave as it is.
+func (l Loads) Clone() Loads { return maps.Clone(l) }
+
+// plus adds other resources so many times. It writes to neither map: a Clone of Loads may
+// have it.
+func (r Resources) plus(other Resources, times int64) Resources {
+	r.CPU, r.Memory = r.CPU+times*other.CPU, r.Memory+times*other.Memory
+	if len(other.Other) == 0 {
+		return r
+	}
+	sum := maps.Clone(r.Other)
+	if sum == nil {
+		sum = map[string]int64{}
+	}
+	for name, n := range other.Other {
+		if sum[name] += times * n; sum[name] == 0 {
+			delete(sum, name)
+		}
+	}
+	if r.Other = sum; len(sum) == 0 {
+		r.Other = nil
+	}
+	return r
 }
 
 // Finished reports whether the pod has run to its end: it serves nothing and no budget

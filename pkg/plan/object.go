@@ -64,18 +64,27 @@ func Path(field string) (segments []string) {
 	return segments
 }
 
+// escape and unescape are how a JSON pointer writes a segment.
+var (
+	escape   = strings.NewReplacer("~", "~0", "/", "~1")
+	unescape = strings.NewReplacer("~1", "/", "~0", "~")
+)
+
 // Pointer gives the JSON pointer (RFC 6901) of a field.
 func Pointer(field string) string {
 	var b strings.Builder
 	for _, s := range Path(field) {
-		b.WriteString("/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(s))
+		b.WriteString("/" + escape.Replace(s))
 	}
 	return b.String()
 }
 
 // plain is text that may be shown as it is. Annotations are free text of whoever wrote
 // them.
-var plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@+%=,-]{0,254}$`)
+var plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@+%=,-]*$`)
+
+// maxPlain is how long such a text is at most.
+const maxPlain = 255
 
 // Value shows what stands at a field: numbers, booleans, names and the like as they are;
 // maps, lists and free text by a short hash; "" for what is not there. Two values differ
@@ -95,7 +104,7 @@ func Show(value any) string {
 	case nil:
 		return ""
 	case string:
-		if v == "" || plain.MatchString(v) && !strings.HasPrefix(v, "sha256:") {
+		if v == "" || len(v) <= maxPlain && plain.MatchString(v) && !strings.HasPrefix(v, "sha256:") {
 			return v
 		}
 		return shortHash([]byte(v))
@@ -260,7 +269,7 @@ func (s Step) Fill(o Object) Slots {
 		}
 		var segments []string
 		for _, p := range strings.Split(strings.TrimPrefix(op.Path, "/"), "/") {
-			segments = append(segments, strings.NewReplacer("~1", "/", "~0", "~").Replace(p))
+			segments = append(segments, unescape.Replace(p))
 		}
 		if o.at(segments) == nil {
 			sl.Absent = append(sl.Absent, op.Path)

@@ -103,7 +103,8 @@ func TestValue(t *testing.T) {
 			{Kind: "Rollout", Name: "r", UID: "uid-owner", Controller: ptr.To(true)},
 		}
 	}))
-	o["odd"] = map[string]any{"float": 1.5, "null": nil, "list": []any{}}
+	longest := strings.Repeat("a", 255)
+	o["odd"] = map[string]any{"float": 1.5, "null": nil, "list": []any{}, "longest": longest, "longer": longest + "a"}
 	for name, tc := range map[string]struct{ field, want string }{
 		"number":                   {"spec.replicas", "2"},
 		"text":                     {"metadata.uid", "uid-1"},
@@ -115,6 +116,8 @@ func TestValue(t *testing.T) {
 		"empty list":               {"odd.list", "sha256:4f53cda18c2b"},
 		"fraction":                 {"odd.float", "1.5"},
 		"null":                     {"odd.null", ""},
+		"the longest text":         {"odd.longest", longest},
+		"a longer one":             {"odd.longer", "sha256:02d7160d77e1"},
 		"absent":                   {"spec.paused", ""},
 		"below absent":             {"spec.nothing.at.all", ""},
 		"below a number":           {"spec.replicas.x", ""},

@@ -17,14 +17,19 @@ const MaxPhrase = 640
 
 // maxSentence leaves room for "undo ", a plan id and ": ", for " on ", the longest label and
 // the code.
-const maxSentence = MaxPhrase - 17 - 4 - 80 - 26
+const maxSentence = MaxPhrase - 17 - 4 - maxLabel - 26
 
 var (
 	base32Lower = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 	idRE        = regexp.MustCompile(`^[a-z2-7]{10}$`)
-	phraseRE    = regexp.MustCompile(`^([ -~]{1,640}) \[([a-z2-7]{10})-([a-z2-7]{12})\]$`)
-	tokenRE     = regexp.MustCompile(`^[A-Za-z0-9._:/@-]{1,320}$`)
-	labelRE     = regexp.MustCompile(`^[A-Za-z0-9._:/@-]{1,80}$`)
+	phraseRE    = regexp.MustCompile(`^([ -~]+) \[([a-z2-7]{10})-([a-z2-7]{12})\]$`)
+	tokenRE     = regexp.MustCompile(`^[A-Za-z0-9._:/@-]+$`) // lengths are compared: counted in an expression they make it large
+)
+
+// The lengths of a token and of a cluster label at most.
+const (
+	maxToken = 320
+	maxLabel = 80
 )
 
 // NewID makes a plan id of 50 bits, 10 characters, from at least 7 random bytes.
@@ -34,7 +39,7 @@ func NewID(random []byte) string { return base32Lower.EncodeToString(random)[:10
 func ValidID(id string) bool { return idRE.MatchString(id) }
 
 // ValidLabel reports whether a cluster label may stand in a phrase.
-func ValidLabel(label string) bool { return labelRE.MatchString(label) }
+func ValidLabel(label string) bool { return len(label) <= maxLabel && tokenRE.MatchString(label) }
 
 // Sentence joins validated tokens. Anything that could be free text of the cluster is an
 // error.
@@ -42,7 +47,7 @@ func Sentence(tokens ...any) (string, error) {
 	out := make([]string, len(tokens))
 	for i, t := range tokens {
 		out[i] = fmt.Sprint(t)
-		if !tokenRE.MatchString(out[i]) {
+		if len(out[i]) > maxToken || !tokenRE.MatchString(out[i]) {
 			return "", fmt.Errorf("token %q may not stand in a phrase", out[i])
 		}
 	}

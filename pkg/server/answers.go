@@ -463,6 +463,7 @@ func (p *page) line(format string, args ...any) {
 	}
 	p.WriteString(strings.Map(func(r rune) rune {
 		switch {
+		case ' ' <= r && r <= '~': // nearly all, and in none of the tables
 		case unicode.IsControl(r), unicode.In(r, unicode.Zl, unicode.Zp):
 			return ' '
 		case unicode.Is(unicode.Cf, r):

@@ -158,7 +158,7 @@ type side struct {
 // turns warm up.
 func (b *bench) turns(ctx context.Context, sides ...side) (ms [][]float64, err error) {
 	ms = make([][]float64, len(sides))
-	const warm, least = 3, 5
+	const warm, least = 3, 50
 	end := time.Now().Add(b.each)
 	for n := 0; n < warm+least || time.Now().Before(end); n++ {
 		for k := range sides {

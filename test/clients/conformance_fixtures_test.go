@@ -42,10 +42,8 @@ const (
 
 type fixtures struct{ *mcpserver.MCPServer }
 
-type call = func(context.Context, mcp.CallToolRequest) (*mcp.CallToolResult, error)
-
 // tool adds one whose arguments, named, are strings that it needs.
-func (f fixtures) tool(name string, do call, arguments ...string) {
+func (f fixtures) tool(name string, do mcpserver.ToolHandlerFunc, arguments ...string) {
 	options := []mcp.ToolOption{mcp.WithDescription("a fixture of the conformance suite")}
 	for _, a := range arguments {
 		options = append(options, mcp.WithString(a, mcp.Required()))
@@ -53,7 +51,7 @@ func (f fixtures) tool(name string, do call, arguments ...string) {
 	f.AddTool(mcp.NewTool(name, options...), do)
 }
 
-func text(uri, kind, of string) mcp.TextResourceContents {
+func textResource(uri, kind, of string) mcp.TextResourceContents {
 	return mcp.TextResourceContents{URI: uri, MIMEType: kind, Text: of}
 }
 
@@ -63,10 +61,10 @@ func (f fixtures) contents() {
 		"test_simple_text":       {mcp.NewTextContent("This is a simple text response for testing.")},
 		"test_image_content":     {mcp.NewImageContent(pixel, "image/png")},
 		"test_audio_content":     {mcp.NewAudioContent(sound, "audio/wav")},
-		"test_embedded_resource": {mcp.NewEmbeddedResource(text("test://embedded-resource", "text/plain", "This is an embedded resource content."))},
+		"test_embedded_resource": {mcp.NewEmbeddedResource(textResource("test://embedded-resource", "text/plain", "This is an embedded resource content."))},
 		"test_multiple_content_types": {
 			mcp.NewTextContent("Multiple content types test:"), mcp.NewImageContent(pixel, "image/png"),
-			mcp.NewEmbeddedResource(text("test://mixed-content-resource", "application/json", `{"test":"data","value":123}`)),
+			mcp.NewEmbeddedResource(textResource("test://mixed-content-resource", "application/json", `{"test":"data","value":123}`)),
 		},
 	} {
 		f.tool(name, func(context.Context, mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -128,10 +126,10 @@ func (f fixtures) questions() {
 		}
 		return mcp.NewToolResultText(fmt.Sprintf("LLM response: %v", got.Content)), nil
 	}, "prompt")
-	ask := func(schema string) call {
+	ask := func(schema string) mcpserver.ToolHandlerFunc {
 		return func(ctx context.Context, req mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			got, err := f.RequestElicitation(ctx, mcp.ElicitationRequest{
-				Request: mcp.Request{Method: string(mcp.MethodElicitationCreate)}, Params: form(req.GetString("message", "Please fill in"), schema),
+				Request: mcp.Request{Method: string(mcp.MethodElicitationCreate)}, Params: suiteForm(req.GetString("message", "Please fill in"), schema),
 			})
 			if err != nil {
 				return nil, err
@@ -149,7 +147,7 @@ func (f fixtures) questions() {
 "titledMulti":{"type":"array","items":{"anyOf":[{"const":"value1","title":"First"},{"const":"value2","title":"Second"}]}}`))
 }
 
-func form(message, properties string) mcp.ElicitationParams {
+func suiteForm(message, properties string) mcp.ElicitationParams {
 	return mcp.ElicitationParams{Message: message, RequestedSchema: json.RawMessage(`{"type":"object","properties":{` + properties + `}}`)}
 }
 
@@ -163,12 +161,12 @@ func (f fixtures) resources() {
 			return []mcp.ResourceContents{c}, nil
 		})
 	}
-	resource(text("test://static-text", "text/plain", "This is the content of the static text resource."), "test://static-text", "text/plain")
-	resource(text("test://watched-resource", "text/plain", "watched"), "test://watched-resource", "text/plain")
+	resource(textResource("test://static-text", "text/plain", "This is the content of the static text resource."), "test://static-text", "text/plain")
+	resource(textResource("test://watched-resource", "text/plain", "watched"), "test://watched-resource", "text/plain")
 	resource(mcp.BlobResourceContents{URI: "test://static-binary", MIMEType: "image/png", Blob: pixel}, "test://static-binary", "image/png")
 	f.AddResourceTemplate(mcp.NewResourceTemplate("test://template/{id}/data", "template", mcp.WithTemplateMIMEType("application/json")), func(_ context.Context, req mcp.ReadResourceRequest) ([]mcp.ResourceContents, error) {
 		id := strings.TrimSuffix(strings.TrimPrefix(req.Params.URI, "test://template/"), "/data")
-		return []mcp.ResourceContents{text(req.Params.URI, "application/json", fmt.Sprintf(`{"id":%q,"templateTest":true,"data":"Data for ID: %s"}`, id, id))}, nil
+		return []mcp.ResourceContents{textResource(req.Params.URI, "application/json", fmt.Sprintf(`{"id":%q,"templateTest":true,"data":"Data for ID: %s"}`, id, id))}, nil
 	})
 }
 
@@ -194,7 +192,7 @@ func (f fixtures) prompts() {
 	}, "arg1", "arg2")
 	prompt("test_prompt_with_embedded_resource", func(a map[string]string) []mcp.Content {
 		return []mcp.Content{
-			mcp.NewEmbeddedResource(text(a["resourceUri"], "text/plain", "Embedded resource content for testing.")),
+			mcp.NewEmbeddedResource(textResource(a["resourceUri"], "text/plain", "Embedded resource content for testing.")),
 			mcp.NewTextContent("Please process the embedded resource above."),
 		}
 	}, "resourceUri")
@@ -215,8 +213,8 @@ var errState = errors.New("this state was not given by this server")
 // answer is missing.
 func (f fixtures) rounds() {
 	b := mcpserver.NewInputRequestBuilder
-	name := form("What is your name?", `"name":{"type":"string"}`)
-	confirm := form("Please confirm", `"ok":{"type":"boolean"}`)
+	name := suiteForm("What is your name?", `"name":{"type":"string"}`)
+	confirm := suiteForm("Please confirm", `"ok":{"type":"boolean"}`)
 	answered := func(p mcp.MultiRoundTripParams, id string) bool {
 		return mcpserver.ElicitationResponse(p.InputResponses, id) != nil
 	}
@@ -274,7 +272,7 @@ func (f fixtures) rounds() {
 		case p.RequestState == stateSecond && answered(p, "step2"):
 			return nil, nil
 		case p.RequestState == stateFirst && answered(p, "step1"):
-			return b(stateSecond).Elicit("step2", form("What is your favorite color?", `"color":{"type":"string"}`)), nil
+			return b(stateSecond).Elicit("step2", suiteForm("What is your favorite color?", `"color":{"type":"string"}`)), nil
 		}
 		return b(stateFirst).Elicit("step1", name), nil
 	})
@@ -296,7 +294,7 @@ func (f fixtures) rounds() {
 	})
 	f.AddPrompt(mcp.NewPrompt("test_input_required_result_prompt", mcp.WithPromptDescription("a fixture of the conformance suite")), func(_ context.Context, req mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
 		if !answered(req.Params.MultiRoundTripParams, "user_context") {
-			return b("").Elicit("user_context", form("What context should the prompt use?", `"context":{"type":"string"}`)).PromptResult(), nil
+			return b("").Elicit("user_context", suiteForm("What context should the prompt use?", `"context":{"type":"string"}`)).PromptResult(), nil
 		}
 		return &mcp.GetPromptResult{Messages: []mcp.PromptMessage{mcp.NewPromptMessage(mcp.RoleUser, mcp.NewTextContent("done"))}}, nil
 	})

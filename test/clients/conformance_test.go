@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
@@ -80,19 +81,23 @@ func conformant(t *testing.T) (address string) {
 			t.Error(err)
 		}
 	})
-	proxy := &httputil.ReverseProxy{FlushInterval: -1, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), Rewrite: func(r *httputil.ProxyRequest) {
-		r.SetURL(&url.URL{Scheme: "http", Host: l.Addr().String()})
-		r.Out.Host = r.In.Host
-		r.Out.Header.Set("Authorization", "Bearer "+suiteToken)
-	}}
-	front := &http.Server{Handler: proxy}
-	fl, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() { _ = front.Serve(fl) }()
-	t.Cleanup(func() { _ = front.Close() })
-	return "http://" + fl.Addr().String() + server.HTTPPath
+	return inFront(t, l.Addr().String(), func(_, out *http.Request) { out.Header.Set("Authorization", "Bearer "+suiteToken) })
+}
+
+// inFront is a proxy before a server, which sees each request as it came and as it goes on,
+// and gives the address of MCP there. Host and all else go on as they came.
+func inFront(t *testing.T, server string, see func(in, out *http.Request)) (address string) {
+	t.Helper()
+	front := httptest.NewServer(&httputil.ReverseProxy{
+		FlushInterval: -1, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug),
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(&url.URL{Scheme: "http", Host: server})
+			r.Out.Host = r.In.Host
+			see(r.In, r.Out)
+		},
+	})
+	t.Cleanup(front.Close)
+	return front.URL + "/mcp"
 }
 
 // TestConformance: what the suite requires of a server, as it was frozen for each revision.
@@ -138,11 +143,11 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// check is one of a scenario, as the suite writes it.
-type check struct{ ID, Status string }
+// suiteCheck is one check of a scenario, as the suite writes it.
+type suiteCheck struct{ ID, Status string }
 
 // checksOf are those of a scenario that was required; one that left none did not run.
-func checksOf(t *testing.T, results, scenario string) (all []check) {
+func checksOf(t *testing.T, results, scenario string) (all []suiteCheck) {
 	t.Helper()
 	ran, err := filepath.Glob(filepath.Join(results, "server-"+scenario+"-20??-*", "checks.json"))
 	if err != nil || len(ran) != 1 {

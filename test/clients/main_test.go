@@ -4,17 +4,32 @@ package clients
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/kubewrite/kube-write-mcp/pkg/journal/cluster"
 	"github.com/kubewrite/kube-write-mcp/test/lab"
 )
 
 var cp *lab.Lab
 
 func TestMain(m *testing.M) {
-	lab.Main(tabled{m}, lab.Options{Controllers: true, Nodes: 3}, func(l *lab.Lab) { cp = l })
+	if dir := os.Getenv(teeEnv); dir != "" {
+		os.Exit(tee(dir, os.Args[1:]))
+	}
+	lab.Main(tabled{m}, lab.Options{Controllers: true, Nodes: 3}, func(l *lab.Lab) {
+		cp = l
+		if _, err := envtest.InstallCRDs(l.Config, envtest.CRDInstallOptions{CRDs: cluster.CRDs()}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			_ = l.Stop()
+			os.Exit(1)
+		}
+	})
 }
 
 // installed is the folder of an npm package among the fetched clients, and its version.
@@ -37,4 +52,13 @@ func installed(t *testing.T, name string) (dir, version string) {
 		t.Fatalf("%s/package.json has no version (%v): %s", dir, err, hint)
 	}
 	return dir, p.Version
+}
+
+// platform is this machine, as npm packages call it.
+func platform() string {
+	arch := map[string]string{"amd64": "x64"}[runtime.GOARCH]
+	if arch == "" {
+		arch = runtime.GOARCH
+	}
+	return runtime.GOOS + "-" + arch
 }

@@ -1,0 +1,7 @@
+//go:build clients && unix
+
+package clients
+
+import "syscall"
+
+var ownGroup = &syscall.SysProcAttr{Setpgid: true}

@@ -311,9 +311,8 @@ func TestSDKResults(t *testing.T) {
 		if d := cmp.Diff(want, names); d != "" {
 			t.Errorf("tools (-want +got):\n%s", d)
 		}
-		ns := web(t)
+		ns, args := web(t)
 		harness.Create(t, cp, ns, harness.Deployment("api"))
-		args := harness.Of(ns, "deployment", "web").With("replicas", 3)
 		executed := s.Do("scale", args)
 		harness.Tells(t, executed, "EXECUTED")
 		undo := harness.Args{"plan": executed.Field("plan")}
@@ -338,18 +337,6 @@ func TestSDKResults(t *testing.T) {
 		}
 		s.passed(t, fmt.Sprintf("%d tools are listed; what plans, writes, undo and reads answer is valid by their output schemas", len(names)))
 	})
-}
-
-// web makes Deployment web with two ready pods in a namespace of its own.
-func web(t *testing.T) (ns string) {
-	t.Helper()
-	ns = cp.Namespace(t)
-	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2))
-	lab.Eventually(t, "two ready pods", func() (bool, error) {
-		d, err := cp.Client.AppsV1().Deployments(ns).Get(t.Context(), "web", metav1.GetOptions{})
-		return err == nil && d.Status.ReadyReplicas == 2, err
-	})
-	return ns
 }
 
 // TestSDKPerson: the person at the SDK is asked about what cannot be undone, in both eras by
@@ -385,11 +372,7 @@ func TestSDKPerson(t *testing.T) {
 				}
 				s := k.connect(t, answer)
 				ns := cp.Namespace(t)
-				if _, err := cp.Client.CoreV1().Pods(ns).Create(t.Context(), &corev1.Pod{
-					ObjectMeta: metav1.ObjectMeta{Name: "loner"}, Spec: harness.Template("loner").Spec,
-				}, metav1.CreateOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				loners(t, ns, "", "loner")
 				args := s.Plan("delete_pod", harness.Of(ns, "pod", "loner"))
 				wantText, wantLines := tc.wantText, tc.wantLines
 				if tc.answer != nil && k.wantEra == string(stdio.Modern) { // the first answer to the call is the question
@@ -410,9 +393,8 @@ func TestSDKPerson(t *testing.T) {
 						t.Errorf("the question is %s", form)
 					}
 				}
-				pod, err := cp.Client.CoreV1().Pods(ns).Get(t.Context(), "loner", metav1.GetOptions{})
-				if gone := err != nil || pod.DeletionTimestamp != nil; gone != tc.wantGone {
-					t.Errorf("the pod is gone: %t, want %t (%v)", gone, tc.wantGone, err)
+				if gone := !exists(t, ns, "loner"); gone != tc.wantGone {
+					t.Errorf("the pod is gone: %t, want %t", gone, tc.wantGone)
 				}
 				var lines []string
 				for _, l := range harness.Lines(t, s.State) {
@@ -483,8 +465,8 @@ func TestSDKAbort(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			each(t, func(t *testing.T, k kit) {
 				s := k.connect(t, nil)
-				ns := web(t)
-				args := s.Plan("scale", harness.Of(ns, "deployment", "web").With("replicas", 3))
+				_, args := web(t)
+				args = s.Plan("scale", args)
 				arrived, release := s.Proxy.Hold(tc.at)
 				id, aborted, err := s.Send("tools/call", map[string]any{"name": "scale", "arguments": args})
 				if err != nil {
@@ -531,8 +513,8 @@ const tooMany = "requests of yours are in flight"
 func TestSDKConcurrent(t *testing.T) {
 	each(t, func(t *testing.T, k kit) {
 		s := k.connect(t, nil)
-		ns := web(t)
-		args := s.Plan("scale", harness.Of(ns, "deployment", "web").With("replicas", 3))
+		_, args := web(t)
+		args = s.Plan("scale", args)
 		answers := make([]stdio.Tool, 40)
 		var all sync.WaitGroup
 		for i := range answers {

@@ -86,6 +86,11 @@ var schema2020 = json.RawMessage(`{"$schema":"https://json-schema.org/draft/2020
 "if":{"properties":{"contactMethod":{"const":"phone"}},"required":["contactMethod"]},"then":{"required":["phone"]},"else":{"required":["email"]},
 "additionalProperties":false}`)
 
+// rest is how long a fixture waits after what it says: mcp-go's HTTP loses a notification
+// that it has taken from its queue and not written yet when the call is answered. Nothing in
+// the product depends on one.
+const rest = 100 * time.Millisecond
+
 // notifications are the tools that say something before they answer.
 func (f fixtures) notifications() {
 	logs := func(ctx context.Context, _ mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -93,6 +98,7 @@ func (f fixtures) notifications() {
 			if err := f.SendLogMessageToClient(ctx, mcp.NewLoggingMessageNotification(mcp.LoggingLevelInfo, "conformance", said)); err != nil {
 				return nil, err
 			}
+			time.Sleep(rest)
 		}
 		return mcp.NewToolResultText("Tool with logging executed successfully"), nil
 	}
@@ -108,6 +114,7 @@ func (f fixtures) notifications() {
 			}); err != nil {
 				return nil, err
 			}
+			time.Sleep(rest)
 		}
 		return mcp.NewToolResultText("progress was told"), nil
 	})

@@ -3,7 +3,10 @@
 package clients
 
 import (
+	"bytes"
 	"cmp"
+	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -21,6 +24,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/journal"
 	"github.com/kubewrite/kube-write-mcp/pkg/journal/cluster"
@@ -169,7 +173,7 @@ func TestClaudeCode_Headless(t *testing.T) {
 				if told[0].Field("confirm") == "" || !told[1].IsError || !strings.Contains(told[1].Text, tc.wantTold) {
 					t.Errorf("the model is told %s\nand then %s", told[0].Text, told[1].Text)
 				}
-				if n := c.called(t, "scale"); n != 0 {
+				if n := len(c.calls(t, "scale")); n != 0 {
 					t.Errorf("scale was called %d times", n)
 				}
 				if w := written(t, ns); w != nil {
@@ -184,37 +188,39 @@ func TestClaudeCode_Headless(t *testing.T) {
 	}
 }
 
-// TestClaudeCode_Refused: the model is told a refusal whole: the code, the reasons, and what
-// to do instead; also one that is as long as they get.
+// TestClaudeCode_Refused: the model, which has loaded the tool as Claude Code tells it to, is
+// told a refusal whole: the code, every reason, and what to do instead; also one that is as
+// long as they get.
 func TestClaudeCode_Refused(t *testing.T) {
-	node := "refused-" + strings.ToLower(t.Name()[len(t.Name())-7:])
-	if err := cp.Node(t.Context(), node); err != nil {
-		t.Fatal(err)
+	var steps []object
+	for i := range 20 {
+		arguments := object{"namespace": "Not A Namespace", "deployment": strings.Repeat("x", 300), "replicas": -1 - i}
+		for j := range 20 {
+			arguments[fmt.Sprintf("unknown_argument_%02d_%02d", i, j)] = true
+		}
+		steps = append(steps, object{"action": "scale", "arguments": arguments})
 	}
-	crowd := cp.Namespace(t)
-	loners(t, crowd, node, longNames(180)...)
 	for _, tc := range []struct {
 		name, tool string
 		args       harness.Args
-		want       []string
-		wantLong   int // characters at least
+		wantCode   string
+		wantLength int // characters at least
 	}{
-		{"short", "plan_scale", harness.Of("kube-system", "deployment", "web").With("replicas", 3), []string{"refused: ", "out_of_scope"}, 0},
-		{"long", "plan_drain", harness.Args{"node": node}, []string{"refused: "}, 100},
+		{"short", "plan_scale", harness.Of("kube-system", "deployment", "web").With("replicas", 3), "out_of_scope", 0},
+		{"long", "plan_changes", harness.Args{"steps": steps}, "invalid_arguments", 4000},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			eras(t, func(t *testing.T, negotiation string) {
-				c := runClaude(t, setting{negotiation: negotiation, permissions: allow(tc.tool)}, calls(tc.tool, tc.args))
-				told, sent := c.only(t, 1)[0], c.results(t, tc.tool)[0]
-				t.Log(len(told.Text), told.Text, string(sent.Structured))
+				c := runClaude(t, setting{negotiation: negotiation, permissions: allow(tc.tool)}, loads(tc.tool), calls(tc.tool, tc.args))
+				told, sent := c.only(t, 2)[1], c.results(t, tc.tool)[0]
 				if !told.IsError || told.Text != sent.Text {
 					t.Errorf("the model is told %s\nwhich is not the text of the answer: %s", told.Text, sent.Text)
 				}
-				harness.Tells(t, told, append(tc.want, sent.Field("code"), sent.Field("hint"))...)
-				if len(told.Text) < tc.wantLong {
+				harness.Tells(t, told, "refused: ", "instead: "+sent.Field("hint"), "code "+tc.wantCode)
+				if len(told.Text) < tc.wantLength {
 					t.Errorf("it has only %d characters", len(told.Text))
 				}
-				c.record(t, "the model is told the whole refusal ("+tc.name+")")
+				c.record(t, "the model is told the whole refusal, also of over 4000 characters")
 			})
 		})
 	}
@@ -237,21 +243,24 @@ func TestClaudeCode_Long(t *testing.T) {
 	}
 	loners(t, ns, node, longNames(180)...)
 	for _, tc := range []struct {
-		tool string
-		args harness.Args
+		tool       string
+		args       harness.Args
+		wantLength int // characters at least
 	}{
-		{"plan_drain", harness.Args{"node": node, "force": true}},
-		{"list_pods", harness.Args{"namespace": ns, "limit": 200}},
+		{"plan_drain", harness.Args{"node": node, "force": true}, 5_000},
+		{"list_pods", harness.Args{"namespace": ns, "limit": 200}, 40_000},
 	} {
 		t.Run(tc.tool, func(t *testing.T) {
 			eras(t, func(t *testing.T, negotiation string) {
 				c := runClaude(t, setting{negotiation: negotiation, permissions: allow(tc.tool), server: harness.Options{Args: harness.Wide}}, calls(tc.tool, tc.args))
 				told, sent := c.only(t, 1)[0], c.results(t, tc.tool)[0]
-				t.Log(len(told.Text), told.Text)
 				if told.IsError || !sameJSON(t, told.Structured, sent.Structured) {
 					t.Errorf("the model is told %s\nwhich is not the structured part of the answer: %s", told.Text, sent.Structured)
 				}
-				c.record(t, "a long answer of "+tc.tool+" is not truncated")
+				if len(told.Text) < tc.wantLength {
+					t.Errorf("it has only %d characters", len(told.Text))
+				}
+				c.record(t, fmt.Sprintf("a long answer (%s, over %d characters) is not truncated", tc.tool, tc.wantLength))
 			})
 		})
 	}
@@ -266,10 +275,11 @@ func TestClaudeCode_Timeout(t *testing.T) {
 		_, open := proxy.Hold(func(r harness.Request) bool { return r.Method == http.MethodPut && r.Mutates() })
 		release := sync.OnceFunc(open)
 		t.Cleanup(release)
+		state := filepath.Join(t.TempDir(), "state")
 		var write use
 		c := runClaude(t, setting{
-			negotiation: negotiation, permissions: allow("plan_scale", "scale"), timeout: 3 * time.Second,
-			server: harness.Options{Proxy: proxy, Args: []string{"--verify-wait", "1s"}},
+			negotiation: negotiation, permissions: allow("plan_scale", "scale"), timeout: 4 * time.Second,
+			server: harness.Options{Proxy: proxy, State: state},
 		},
 			calls("plan_scale", scale),
 			func(seen []told) []use {
@@ -278,15 +288,15 @@ func TestClaudeCode_Timeout(t *testing.T) {
 			},
 			func([]told) []use {
 				release()
+				_ = wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+					raw, err := os.ReadFile(filepath.Join(state, "audit.jsonl"))
+					return bytes.Contains(raw, []byte(`"event":"execute"`)), err
+				})
 				return []use{write}
 			},
 		)
 		told := c.only(t, 3)
-		t.Log(told[1].Text)
-		for _, m := range c.sent(t, fromClient) {
-			t.Log(m.Line[:min(300, len(m.Line))])
-		}
-		if !told[1].IsError || strings.Contains(told[1].Text, string(plan.Executed)) {
+		if !told[1].IsError || !strings.Contains(told[1].Text, "timed out after 4s") || len(c.calls(t, "scale")) != 2 {
 			t.Fatalf("the client did not give up: %s", told[1].Text)
 		}
 		replay := harness.Into[harness.Execution](t, told[2])
@@ -305,13 +315,18 @@ func TestClaudeCode_Timeout(t *testing.T) {
 	})
 }
 
+// command is a hook that says what a file says, and takes what it is told.
+func command(file string) object {
+	return object{"type": "command", "command": "cat >/dev/null; cat " + file}
+}
+
 // answersElicitations is a hook that types the name for the person.
 func answersElicitations(t *testing.T, name string) object {
 	t.Helper()
 	answer := writeJSON(t, t.TempDir(), "answer.json", object{"hookSpecificOutput": object{
 		"hookEventName": "Elicitation", "action": "accept", "content": object{"name": name},
 	}})
-	return object{"Elicitation": []object{{"hooks": []object{{"type": "command", "command": "cat " + answer}}}}}
+	return object{"Elicitation": []object{{"hooks": []object{command(answer)}}}}
 }
 
 // TestClaudeCode_Elicitation: headless, nobody is there to answer; a hook that answers for
@@ -349,8 +364,7 @@ func TestClaudeCode_Elicitation(t *testing.T) {
 				t.Fatalf("no approval on record: %q", harness.Events(t, c.State))
 			}
 			l := lines[i]
-			t.Log(l.Output, l.AnsweredAt.Sub(l.ShownAt))
-			if l.Channel != "elicitation" || !strings.HasPrefix(l.Output, "by typing loner, 0s after it was shown") || l.ShownAt.IsZero() || l.AnsweredAt.Sub(l.ShownAt) > time.Second {
+			if l.Channel != "elicitation" || !strings.HasPrefix(l.Output, "by typing loner, ") || l.ShownAt.IsZero() || l.AnsweredAt.Sub(l.ShownAt) > time.Second {
 				t.Errorf("the approval on record: channel %q, %q, shown %s, answered %s", l.Channel, l.Output, l.ShownAt, l.AnsweredAt)
 			}
 			out, err := exec.Command(harness.Program(t, cp), "audit", "report", "--json", "--state-dir", c.State).Output()
@@ -406,21 +420,31 @@ func clusterLedger(t *testing.T, args ...string) harness.Options {
 		t.Fatal(err)
 	}
 	state := filepath.Join(t.TempDir(), "state")
+	keys := filepath.Join(state, "keys.json")
+	if _, err := journal.LoadKeys(keys, time.Now, rand.Reader); err != nil {
+		t.Fatal(err)
+	}
 	return harness.Options{Config: account, State: state, Args: append([]string{
-		"--ledger", "cluster", "--ledger-namespace", ledger, "--key-file", filepath.Join(state, "keys.json"),
+		"--ledger", "cluster", "--ledger-namespace", ledger, "--key-file", keys,
 	}, args...)}
 }
 
 // TestClaudeCode_RequiresUser: drain, delete_pod and changes are never called without a
 // person, whatever the settings allow.
 func TestClaudeCode_RequiresUser(t *testing.T) {
-	hook := writeJSON(t, t.TempDir(), "allow.json", object{"hookSpecificOutput": object{"hookEventName": "PreToolUse", "permissionDecision": "allow"}})
+	dir := t.TempDir()
+	before := writeJSON(t, dir, "before.json", object{"hookSpecificOutput": object{"hookEventName": "PreToolUse", "permissionDecision": "allow"}})
+	request := writeJSON(t, dir, "request.json", object{"hookSpecificOutput": object{"hookEventName": "PermissionRequest", "decision": object{"behavior": "allow"}}})
+	everywhere := func(event, file string) object {
+		return object{event: []object{{"matcher": ".*", "hooks": []object{command(file)}}}}
+	}
 	for _, tc := range []struct {
 		name string
 		set  setting
 	}{
 		{"allow rules", setting{permissions: allow("plan_delete_pod", "delete_pod", "plan_scale", "scale")}},
-		{"a hook that allows", setting{hooks: object{"PreToolUse": []object{{"matcher": ".*", "hooks": []object{{"type": "command", "command": "cat " + hook}}}}}}},
+		{"a PreToolUse hook", setting{hooks: everywhere("PreToolUse", before)}},
+		{"a PermissionRequest hook", setting{hooks: everywhere("PermissionRequest", request)}},
 		{"bypassPermissions", setting{flags: []string{"--permission-mode", "bypassPermissions"}, env: []string{"IS_SANDBOX=1"}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -433,9 +457,8 @@ func TestClaudeCode_RequiresUser(t *testing.T) {
 				c := runClaude(t, tc.set,
 					calls("plan_delete_pod", del), confirms("delete_pod", del), calls("plan_scale", scale), confirms("scale", scale))
 				told := c.only(t, 4)
-				t.Log(told[1].Text)
-				if !told[1].IsError || c.called(t, "delete_pod") != 0 || !exists(t, ns, "loner") {
-					t.Errorf("delete_pod was called %d times, and the model told %s", c.called(t, "delete_pod"), told[1].Text)
+				if told[0].Field("confirm") == "" || !told[1].IsError || !strings.Contains(told[1].Text, "requires permission") || len(c.calls(t, "delete_pod")) != 0 || !exists(t, ns, "loner") {
+					t.Errorf("delete_pod was called %d times, and the model told %s", len(c.calls(t, "delete_pod")), told[1].Text)
 				}
 				if told[3].Field("outcome") != string(plan.Executed) {
 					t.Errorf("the same settings do not let scale run: %s", told[3].Text)
@@ -525,5 +548,5 @@ func encode(t *testing.T, v any) string {
 	if err := e.Encode(v); err != nil {
 		t.Fatal(err)
 	}
-	return out.String()
+	return strings.TrimSpace(out.String())
 }

@@ -63,7 +63,13 @@ func runClaude(t *testing.T, s setting, turns ...turn) *claude {
 		stdioServer["timeout"] = s.timeout.Milliseconds()
 	}
 	mcp := writeJSON(t, project, "mcp.json", object{"mcpServers": object{"kube-write": stdioServer}})
-	settings := writeJSON(t, project, "settings.json", object{"permissions": s.permissions, "hooks": s.hooks})
+	set := object{}
+	for name, v := range map[string]object{"permissions": s.permissions, "hooks": s.hooks} {
+		if v != nil { // with permissions null, Claude Code takes no hooks either
+			set[name] = v
+		}
+	}
+	settings := writeJSON(t, project, "settings.json", set)
 
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -117,6 +123,11 @@ func allow(names ...string) object {
 // calls is a turn of one call.
 func calls(name string, args harness.Args) turn {
 	return func([]told) []use { return []use{{tool(name), args}} }
+}
+
+// loads is the turn that makes the client show a tool's schema.
+func loads(name string) turn {
+	return func([]told) []use { return []use{{"ToolSearch", object{"query": "select:" + tool(name)}}} }
 }
 
 // confirms is the turn after a plan: what was planned is called, with the phrase.

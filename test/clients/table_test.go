@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -47,18 +48,25 @@ func record(t *testing.T, client, version, era, check string) {
 	table.rows = append(table.rows, row{client, version, era, check})
 }
 
-// markdown is the table of the checks that ran.
+// markdown is the table of the checks that ran, with the eras of each.
 func markdown() []byte {
 	table.Lock()
 	defer table.Unlock()
-	rows := slices.Clone(table.rows)
-	slices.SortStableFunc(rows, func(a, b row) int {
-		return cmp.Or(cmp.Compare(a.client, b.client), cmp.Compare(a.era, b.era), cmp.Compare(a.check, b.check))
+	eras := map[row][]string{}
+	for _, r := range table.rows {
+		in := row{client: r.client, version: r.version, check: r.check}
+		if !slices.Contains(eras[in], r.era) {
+			eras[in] = append(eras[in], r.era)
+		}
+	}
+	rows := slices.SortedFunc(maps.Keys(eras), func(a, b row) int {
+		return cmp.Or(cmp.Compare(a.client, b.client), cmp.Compare(a.check, b.check))
 	})
 	var out bytes.Buffer
 	fmt.Fprintln(&out, "| client | version | era | check |\n|---|---|---|---|")
-	for _, r := range slices.Compact(rows) {
-		fmt.Fprintf(&out, "| %s | %s | %s | %s |\n", r.client, r.version, r.era, r.check)
+	for _, r := range rows {
+		slices.Sort(eras[r])
+		fmt.Fprintf(&out, "| %s | %s | %s | %s |\n", r.client, r.version, strings.Join(eras[r], ", "), r.check)
 	}
 	return out.Bytes()
 }

@@ -48,7 +48,7 @@ func tee(root string, command []string) (code int) {
 		return fail(err)
 	}
 	cmd := exec.Command(command[0], command[1:]...)
-	cmd.SysProcAttr = ownGroup // a signal to the client's group does not reach it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a signal to the client's group does not reach it
 	cmd.Stdout, cmd.Stderr = io.MultiWriter(out, os.Stdout), os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -157,7 +157,21 @@ func (w wire) era(t *testing.T) string {
 	return ""
 }
 
-// results are the results of the tool calls of one tool that were answered, in their order.
+// calls are the client's calls of one tool.
+func (w wire) calls(t *testing.T, tool string) (out []stdio.Message) {
+	t.Helper()
+	for _, m := range w.requests(t, "tools/call") {
+		var p struct {
+			Name string `json:"name"`
+		}
+		if json.Unmarshal(m.Params, &p) == nil && p.Name == tool {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// results are the results of the calls of one tool that were answered, in their order.
 func (w wire) results(t *testing.T, tool string) (out []stdio.Tool) {
 	t.Helper()
 	answers := map[string]stdio.Message{}
@@ -166,36 +180,13 @@ func (w wire) results(t *testing.T, tool string) (out []stdio.Tool) {
 			answers[string(m.ID)] = m
 		}
 	}
-	for _, m := range w.requests(t, "tools/call") {
-		var p struct {
-			Name string `json:"name"`
-		}
-		if json.Unmarshal(m.Params, &p) != nil || p.Name != tool {
-			continue
-		}
-		if a, ok := answers[string(m.ID)]; ok {
-			got, err := stdio.Parse(a)
-			if err != nil {
-				continue // a question, which is no result
-			}
+	for _, m := range w.calls(t, tool) {
+		// A question is no result, and has no content.
+		if got, err := stdio.Parse(answers[string(m.ID)]); err == nil {
 			out = append(out, got)
 		}
 	}
 	return out
-}
-
-// called is how often the client called a tool.
-func (w wire) called(t *testing.T, tool string) (n int) {
-	t.Helper()
-	for _, m := range w.requests(t, "tools/call") {
-		var p struct {
-			Name string `json:"name"`
-		}
-		if json.Unmarshal(m.Params, &p) == nil && p.Name == tool {
-			n++
-		}
-	}
-	return n
 }
 
 // listed are the tools that the server listed, by name, as they came.

@@ -1,7 +1,0 @@
-//go:build clients && unix
-
-package clients
-
-import "syscall"
-
-var ownGroup = &syscall.SysProcAttr{Setpgid: true}

@@ -541,8 +541,7 @@ func undo(u plan.Undo) string {
 // the names and by the answers themselves.
 var told = map[string]bool{"confirm": true, "next": true, "untrusted": true}
 
-// outputSchema derives the schema of an answer. Free-form parts are objects of any shape,
-// and a list is a list, never null.
+// outputSchema derives the schema of an answer. Free-form parts are objects of any shape.
 func outputSchema[T any]() *jsonschema.Schema {
 	s, err := outputSchemaOf(reflect.TypeFor[T]())
 	if err != nil {
@@ -558,9 +557,6 @@ func outputSchemaOf(t reflect.Type) (*jsonschema.Schema, error) {
 	}
 	shorten(s)
 	for name, p := range s.Properties {
-		if slices.Contains(p.Types, "array") {
-			p.Type, p.Types = "array", nil
-		}
 		switch name {
 		case "result", "undo", "blast", "next", "current", "before", "rest":
 			s.Properties[name] = &jsonschema.Schema{Type: "object", Description: p.Description}
@@ -571,8 +567,13 @@ func outputSchemaOf(t reflect.Type) (*jsonschema.Schema, error) {
 	return s, nil
 }
 
-// shorten leaves of a schema the names and types of the fields.
+// shorten leaves of a schema the names and types of the fields. No field is null, at any
+// depth: one that may be empty is left out, and a list is a list. Clients that know one type
+// per field would refuse the tool, or drop what they do not know.
 func shorten(s *jsonschema.Schema) {
+	if t := slices.DeleteFunc(s.Types, func(t string) bool { return t == "null" }); len(t) == 1 {
+		s.Type, s.Types = t[0], nil
+	}
 	s.Required, s.Minimum, s.Maximum = nil, nil, nil
 	if s.Properties != nil {
 		s.AdditionalProperties = nil

@@ -614,14 +614,18 @@ func TestOutputSchemasAreShort(t *testing.T) {
 	type row struct {
 		N    int32 `json:"n"`
 		More []struct {
-			M int32 `json:"m" jsonschema:"a number"`
+			M    int32    `json:"m" jsonschema:"a number"`
+			List []string `json:"list,omitempty"`
+			One  *struct {
+				A string `json:"a"`
+			} `json:"one,omitempty"`
 		} `json:"more"`
 	}
 	s, err := outputSchemaOf(reflect.TypeFor[row]())
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `{"type":"object","properties":{"n":{"type":"integer"},"more":{"type":"array","items":{"type":"object","properties":{"m":{"type":"integer"}}}}}}`
+	const want = `{"type":"object","properties":{"n":{"type":"integer"},"more":{"type":"array","items":{"type":"object","properties":{"m":{"type":"integer"},"list":{"type":"array","items":{"type":"string"}},"one":{"type":"object","properties":{"a":{"type":"string"}}}}}}}}`
 	if got := schema(s); got != want {
 		t.Errorf("the schema is %s, want %s", got, want)
 	}

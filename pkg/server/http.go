@@ -196,7 +196,7 @@ type httpServer struct {
 
 // ServeHTTP implements http.Handler.
 func (h *httpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	out := &patientWriter{ResponseWriter: w, control: http.NewResponseController(w), status: http.StatusOK}
+	out := &patientWriter{ResponseWriter: w, control: http.NewResponseController(w), status: http.StatusOK, flushed: make(chan struct{}, 1)}
 	_ = out.control.SetReadDeadline(time.Now().Add(httpBodyTimeout)) // also of a body that nobody reads
 	defer func() {
 		if h.Count != nil {
@@ -247,7 +247,7 @@ func (h *httpServer) readyz(w http.ResponseWriter, r *http.Request) {
 }
 
 // admit serves a request that may come, or says why it may not.
-func (h *httpServer) admit(w http.ResponseWriter, r *http.Request) *httpRefusal {
+func (h *httpServer) admit(w *patientWriter, r *http.Request) *httpRefusal {
 	select {
 	case h.slots <- struct{}{}:
 		defer func() { <-h.slots }()
@@ -345,7 +345,7 @@ func (h *httpServer) authenticate(r *http.Request) (*httpCaller, *httpRefusal) {
 }
 
 // serve hands a message to mcp-go, checked as the guard of stdio checks it.
-func (h *httpServer) serve(w http.ResponseWriter, r *http.Request, c *httpCaller) *httpRefusal {
+func (h *httpServer) serve(w *patientWriter, r *http.Request, c *httpCaller) *httpRefusal {
 	session := r.Header.Get(mcpserver.HeaderKeySessionID)
 	if mcp.IsModernProtocol(r.Header.Get(mcp.HeaderProtocolVersion)) {
 		session = "" // that era has none
@@ -398,6 +398,7 @@ func (h *httpServer) serve(w http.ResponseWriter, r *http.Request, c *httpCaller
 		ctx, cancel = context.WithCancel(ctx)
 		defer context.AfterFunc(h.stopped, cancel)()
 		defer cancel()
+		ctx = context.WithValue(ctx, flushedKey{}, w.flushed)
 	}
 	visible, err := h.visible(ctx, c.Caller, m)
 	if err != nil {
@@ -432,6 +433,21 @@ type patientWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
 	status  int
+	flushed chan struct{} // holds a token once something was flushed
+}
+
+type flushedKey struct{}
+
+// acknowledge is for mcp-go's hook at the end of a subscription. It waits until the one that
+// ends has been acknowledged: mcp-go loses a notification that it has not written when the
+// request is answered, and one to nothing that this server tells is answered at once.
+func acknowledge(ctx context.Context, _ any, _ *mcp.SubscriptionsListenRequest, _ *mcp.SubscriptionsListenResult) {
+	if flushed, ok := ctx.Value(flushedKey{}).(chan struct{}); ok {
+		select {
+		case <-flushed:
+		case <-ctx.Done():
+		}
+	}
 }
 
 // Unwrap is for http.ResponseController.
@@ -453,4 +469,8 @@ func (w *patientWriter) Write(p []byte) (int, error) {
 func (w *patientWriter) Flush() {
 	_ = w.control.SetWriteDeadline(time.Now().Add(httpWriteTimeout))
 	_ = w.control.Flush()
+	select {
+	case w.flushed <- struct{}{}:
+	default:
+	}
 }

@@ -162,6 +162,13 @@ func (t tools) caller(ctx context.Context) (engine.Principal, *engine.Caller) {
 	return engine.Principal{Kind: "http", Name: c.Name}, rights
 }
 
+// overHTTP are the options of a server over HTTP.
+func overHTTP() []mcpserver.ServerOption {
+	hooks := &mcpserver.Hooks{}
+	hooks.AddAfterSubscriptionsListen(acknowledge)
+	return []mcpserver.ServerOption{mcpserver.WithToolFilter(onlyVisible), mcpserver.WithHooks(hooks)}
+}
+
 // onlyVisible is the tool filter over HTTP, of the list and of every call.
 func onlyVisible(ctx context.Context, all []mcp.Tool) (out []mcp.Tool) {
 	c, ok := ctx.Value(httpCallKey{}).(*httpCall)

@@ -101,7 +101,7 @@ func startHTTP(t *testing.T, g gate, hold chan struct{}) *httpRun {
 	r := &httpRun{
 		pipes: &pipes{conns: make(chan net.Conn), done: make(chan struct{})}, t: t,
 		signals: make(chan os.Signal, 2), ended: make(chan error, 1),
-		mcp: mcpserver.NewMCPServer("test", "1", mcpserver.WithToolCapabilities(false), mcpserver.WithToolFilter(onlyVisible)),
+		mcp: mcpserver.NewMCPServer("test", "1", append(overHTTP(), mcpserver.WithToolCapabilities(false))...),
 	}
 	r.mcp.AddTool(mcp.NewTool("work"), func(context.Context, mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		return mcp.NewToolResultText("done"), nil
@@ -216,6 +216,24 @@ func TestHTTPRate(t *testing.T) {
 		}
 		if got[200] != httpMaxInFlight || got[429] != 2 {
 			t.Errorf("in flight: %v", got)
+		}
+		r.stop()
+	})
+}
+
+// TestHTTPListen: a subscription is acknowledged before it ends, also one to nothing that this
+// server tells, which ends at once.
+func TestHTTPListen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startHTTP(t, gate{}, nil)
+		for range 200 {
+			_, _, answer := r.send("alice", `{"jsonrpc":"2.0","id":7,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},"_meta":`+modernMetaJSON+`}}`,
+				"Mcp-Protocol-Version: 2026-07-28", "Mcp-Method: subscriptions/listen", "Accept: application/json, text/event-stream")
+			acknowledged, result := strings.Index(answer, `"notifications/subscriptions/acknowledged"`), strings.Index(answer, `"result"`)
+			if acknowledged < 0 || result < acknowledged {
+				t.Fatalf("it is not acknowledged first: %s", answer)
+			}
+			time.Sleep(time.Second)
 		}
 		r.stop()
 	})

@@ -54,7 +54,7 @@ func New(e *engine.Engine, actions []*action.Action, o Options) (*mcpserver.MCPS
 		mcpserver.WithCacheHints(60_000, mcp.CacheScopePrivate),
 	}
 	if o.HTTP {
-		options = append(options, mcpserver.WithToolFilter(onlyVisible))
+		options = append(options, overHTTP()...)
 	}
 	s := mcpserver.NewMCPServer("kube-write-mcp", o.Version, options...)
 	t := tools{engine: e, options: o, calls: mcpCalls{server: s}}

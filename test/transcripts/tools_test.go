@@ -204,6 +204,23 @@ func checkTool(t *testing.T, tool listedTool) {
 	if _, err := tool.OutputSchema.Resolve(nil); err != nil {
 		t.Errorf("the output schema does not compile: %v", err)
 	}
+	single(t, "", in)
+	single(t, "", tool.OutputSchema)
+}
+
+// single fails a schema in which a field may have one of several types: clients that know one
+// per field refuse the tool, or drop the field.
+func single(t *testing.T, path string, s *jsonschema.Schema) {
+	t.Helper()
+	if len(s.Types) > 0 {
+		t.Errorf("%s is of type %v", path, s.Types)
+	}
+	for name, p := range s.Properties {
+		single(t, path+"."+name, p)
+	}
+	if s.Items != nil {
+		single(t, path+"[]", s.Items)
+	}
 }
 
 // TestOutputSchemas validates what the scenarios' calls returned against the schemas that

@@ -72,7 +72,7 @@ func (b *bench) cluster(ctx context.Context) (*rig, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r, r.workload(ctx, namespace, "web")
+	return r, r.played(ctx, namespace, "web")
 }
 
 // bare is client-go as an author would set it up for speed: no rate limit, JSON out and
@@ -95,13 +95,11 @@ func (b *bench) close() {
 	}
 }
 
-// workload makes a Deployment of two replicas. Its status says, for whatever replicas it
-// may get up to three, that they are there: an execution of a scale to three is verified at
-// the first look, and what is timed is not how fast pods start.
+// workload makes a Deployment of two replicas.
 func (r *rig) workload(ctx context.Context, ns, name string) error {
 	_, _ = r.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{})
 	labels := map[string]string{"app": name}
-	d, err := r.Client.AppsV1().Deployments(ns).Create(ctx, &appsv1.Deployment{
+	_, err := r.Client.AppsV1().Deployments(ns).Create(ctx, &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"team": "bench"}},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: ptr.To(int32(2)), Selector: &metav1.LabelSelector{MatchLabels: labels},
@@ -111,6 +109,17 @@ func (r *rig) workload(ctx context.Context, ns, name string) error {
 			},
 		},
 	}, metav1.CreateOptions{})
+	return err
+}
+
+// played makes a workload whose status says, for whatever replicas it may get up to three,
+// that they are there, where no controllers run: an execution of a scale to three is
+// verified at the first look, and what is timed is not how fast pods start.
+func (r *rig) played(ctx context.Context, ns, name string) error {
+	if err := r.workload(ctx, ns, name); err != nil {
+		return err
+	}
+	d, err := r.Client.AppsV1().Deployments(ns).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}

@@ -228,7 +228,7 @@ func (b *bench) planners(ctx context.Context) error {
 	var names []string
 	for i := range parallel {
 		names = append(names, fmt.Sprintf("web-%d", i))
-		if err := r.workload(ctx, namespace, names[i]); err != nil {
+		if err := r.played(ctx, namespace, names[i]); err != nil {
 			return err
 		}
 	}

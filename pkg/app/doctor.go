@@ -50,6 +50,8 @@ type doctor struct {
 	shares   *manifests.Ledger // nil without one
 	needed   []right           // all that the enabled actions need, and what serves them
 	findings []finding
+
+	impersonates bool // dry runs and writes are sent in the caller's name
 }
 
 func (d *doctor) say(check string, s state, fix, format string, args ...any) {
@@ -80,7 +82,7 @@ see dry runs, and whether the state folder is sound. It changes nothing. The exi
 			if err != nil {
 				return err
 			}
-			d := &doctor{policy: policy}
+			d := &doctor{policy: policy, impersonates: o.impersonate}
 			ctx, cancel := context.WithTimeout(cmd.Context(), doctorTimeout)
 			defer cancel()
 			o.examine(ctx, d)
@@ -131,6 +133,7 @@ func (o *options) examine(ctx context.Context, d *doctor) {
 	d.excess(ctx)
 	d.dryRun(ctx)
 	d.webhooks(ctx)
+	d.approvals(ctx)
 }
 
 // The minor versions of Kubernetes 1 that are supported.

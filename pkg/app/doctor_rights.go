@@ -12,6 +12,7 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +21,7 @@ import (
 	"github.com/kubewrite/kube-write-mcp/pkg/action"
 	"github.com/kubewrite/kube-write-mcp/pkg/engine"
 	"github.com/kubewrite/kube-write-mcp/pkg/gate"
+	ledger "github.com/kubewrite/kube-write-mcp/pkg/journal/cluster"
 	"github.com/kubewrite/kube-write-mcp/pkg/kube"
 	"github.com/kubewrite/kube-write-mcp/pkg/manifests"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
@@ -219,7 +221,8 @@ func (d *doctor) judge(r right, namespace string, names []string, harmful, more 
 		return n.verb == r.verb && n.group == r.group && n.resource == r.resource && (n.namespace == "" || n.namespace == namespace) &&
 			(n.name == "" || slices.Contains(names, n.name))
 	})
-	if needed || everybodys(r) {
+	named := r.verb == "impersonate" && d.impersonates && len(names) > 0 // --impersonate is for these
+	if needed || everybodys(r) || named {
 		return
 	}
 	said := strings.TrimSuffix(r.verb+" "+plan.Untrusted(r.resource)+"."+plan.Untrusted(r.group), ".")
@@ -413,4 +416,29 @@ func (d *doctor) touched(rules []admissionv1.RuleWithOperations) (hit []string) 
 		}
 	}
 	return hit
+}
+
+// approvals looks whether an Approval is the word of the one whom it names.
+func (d *doctor) approvals(ctx context.Context) {
+	const check, fix = "approvals", "apply what the manifests command prints with --ledger cluster: without it whoever may create an Approval can name another person as its approver"
+	if d.shares == nil {
+		return
+	}
+	policy, binding := ledger.ApprovalPolicy()
+	api := d.clients.Read.AdmissionregistrationV1()
+	there, err := api.ValidatingAdmissionPolicies().Get(ctx, policy.Name, metav1.GetOptions{})
+	bound := &admissionv1.ValidatingAdmissionPolicyBinding{}
+	if err == nil {
+		bound, err = api.ValidatingAdmissionPolicyBindings().Get(ctx, binding.Name, metav1.GetOptions{})
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		d.say(check, broken, fix, "the policy %s is not installed, or not bound", policy.Name)
+	case err != nil:
+		d.say(check, unknown, "run this with an operator's kubeconfig to know", "the policy %s cannot be read: %s", policy.Name, kube.Text(err))
+	case !equality.Semantic.DeepDerivative(policy.Spec, there.Spec) || !equality.Semantic.DeepDerivative(binding.Spec, bound.Spec):
+		d.say(check, broken, fix, "the policy %s or its binding is not as this version needs it", policy.Name)
+	default:
+		d.say(check, good, "", "who approves can name nobody else")
+	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/kubewrite/kube-write-mcp/actions"
 	"github.com/kubewrite/kube-write-mcp/pkg/app"
 	"github.com/kubewrite/kube-write-mcp/pkg/engine"
+	"github.com/kubewrite/kube-write-mcp/pkg/journal/cluster"
 	"github.com/kubewrite/kube-write-mcp/pkg/read"
 	"github.com/kubewrite/kube-write-mcp/test/harness"
 	"github.com/kubewrite/kube-write-mcp/test/lab"
@@ -224,6 +225,68 @@ func TestDoctorFindsWebhooks(t *testing.T) {
 	for _, f := range report {
 		if strings.Contains(f.Finding, "lenient") || strings.Contains(f.Finding, "other.example") {
 			t.Errorf("%+v", f)
+		}
+	}
+}
+
+// TestDoctorFindsApprovals: without its policy, or with another one of its name, an Approval
+// proves nothing.
+func TestDoctorFindsApprovals(t *testing.T) {
+	t.Parallel()
+	ns := cp.Namespace(t)
+	args := []string{"--allow-namespaces", ns, "--ledger", "cluster", "--ledger-namespace", ns}
+	operator := harness.NewProxy(t, almighty(t))
+	policy, binding := cluster.ApprovalPolicy()
+	_, report := examine(t, operator, args...)
+	wants(t, report, "approvals", "broken", "is not installed")
+	apply(t, policy)
+	_, report = examine(t, operator, args...)
+	wants(t, report, "approvals", "broken", "not bound")
+	apply(t, binding)
+	_, report = examine(t, operator, args...)
+	wants(t, report, "approvals", "ok", "can name nobody else")
+	_, cfg, _ := served(t)
+	_, report = examine(t, harness.NewProxy(t, cfg), args...)
+	wants(t, report, "approvals", "unknown", "cannot be read")
+
+	policy.Spec.Validations = policy.Spec.Validations[:1]
+	if _, err := cp.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Update(t.Context(), policy, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, report = examine(t, operator, args...)
+	wants(t, report, "approvals", "broken", "is not as this version needs it")
+}
+
+// TestDoctorFindsImpersonation: whom the server may speak for is bounded by name, and only
+// where it is asked to.
+func TestDoctorFindsImpersonation(t *testing.T) {
+	t.Parallel()
+	ns := cp.Namespace(t)
+	harness.Create(t, cp, ns, harness.Deployment("web"))
+	for _, tc := range []struct {
+		name  string
+		names []string
+		args  []string
+		want  string // "" is not found
+	}{
+		{"named", []string{"alice"}, []string{"--http", "127.0.0.1:0", "--impersonate"}, ""},
+		{"anybody", nil, []string{"--http", "127.0.0.1:0", "--impersonate"}, "broken"},
+		{"unused", []string{"alice"}, nil, "broken"},
+	} {
+		rule := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"users"}, ResourceNames: tc.names, Verbs: []string{"impersonate"}}
+		cfg, err := cp.ServiceAccount(t.Context(), ns, tc.name, append([]rbacv1.PolicyRule{rule}, engine.Rules(actions.All(), read.Rules()...)...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, report := examine(t, harness.NewProxy(t, cfg), append([]string{"--allow-node-selector", "pool=lab"}, tc.args...)...)
+		if tc.want != "" {
+			wants(t, report, "rights too many", tc.want, "impersonate users")
+			continue
+		}
+		for _, f := range report {
+			if strings.Contains(f.Finding, "impersonate") {
+				t.Errorf("%s: %+v", tc.name, f)
+			}
 		}
 	}
 }

@@ -2,7 +2,8 @@
 # The clients themselves against the shipped program and a real API server, offline: Claude
 # Code (with a scripted model on loopback), Codex, the TypeScript SDK in both eras, the
 # inspector and the conformance suite. None of them is logged in anywhere, and each has a
-# HOME that is thrown away.
+# HOME that is thrown away. The commands of the README and of hack/docs run here, too, since
+# they need these programs.
 #
 #   hack/clients.sh                   everything
 #   hack/clients.sh -run Codex -v     go test with these arguments
@@ -19,6 +20,9 @@ die() { say "$*"; exit 1; }
 export GOWORK=off GOFLAGS=-mod=readonly
 
 command -v go >/dev/null || die "Go 1.26 or newer is needed: https://go.dev/dl"
+for tool in jq openssl; do # which the guides use
+  command -v "$tool" >/dev/null || die "$tool is needed: apt-get install $tool"
+done
 command -v node >/dev/null && command -v npm >/dev/null || die "Node and npm are needed: apt-get install nodejs npm, or https://nodejs.org"
 
 fetch() { # fetch FOLDER [PACKAGE@VERSION], without its scripts; what there is already stays
@@ -52,5 +56,6 @@ if [ "$(node -p 'parseInt(process.versions.node)')" -lt 22 ]; then
 fi
 
 KUBEBUILDER_ASSETS=$(hack/controlplane/build.sh)
-export KUBEBUILDER_ASSETS
+KUBE_WRITE_KUBECTL="$(hack/controlplane/build.sh kubectl)/kubectl" # for the commands of the guides
+export KUBEBUILDER_ASSETS KUBE_WRITE_KUBECTL
 CGO_ENABLED=1 go test -tags clients -race -count 1 -timeout 15m ./test/clients "$@"

@@ -157,7 +157,7 @@ func (e *Engine) evidence(ctx context.Context, p *plan.Plan, open journal.Intent
 	// What was sent was sent before now, and no clock on the wall says when that was.
 	pause, began := settleFirst, time.Now()
 	waited := e.j.Quiet(p.ID, open.AuditID) // by those before us
-	past := history{seen: open.Since}
+	past := newHistory(open)
 	for {
 		left := commitBound - waited - time.Since(began) // when it is over the request can come no more
 		o, err := e.readFor(ctx, s)
@@ -189,6 +189,10 @@ type history struct {
 	seen string // the version up to which all are known
 	gone bool   // some are not there any more, or may not be watched
 	open bool   // one of them is as planned, and bears no mark
+}
+
+func newHistory(open journal.Intent) history {
+	return history{seen: open.Since, gone: open.Since == ""}
 }
 
 // follow decides by every version since the request where the present one does not:

@@ -239,6 +239,7 @@ func TestHistory(t *testing.T) {
 		"crashed: another value, and back":   {crashed, []string{version("6", 2, 9, "x"), version("7", 3, 2, "x")}, 0, stepNotApplied},
 		"crashed: as planned later, no mark": {crashed, []string{version("6", 2, 9, "x"), version("7", 3, 3, ""), version("8", 4, 2, "x")}, 0, stepIndeterminate},
 		"the versions are gone":              {known, []string{version("7", 3, 2, "")}, http.StatusGone, stepIndeterminate},
+		"where they begin is not on record":  {journal.Intent{Step: 1, RV: "5", Gen: 1}, []string{version("6", 2, 9, "x"), version("7", 3, 2, "x")}, 0, stepIndeterminate},
 		"they may not be watched":            {known, []string{version("7", 3, 2, "")}, http.StatusForbidden, stepIndeterminate},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -270,7 +271,7 @@ func TestHistory(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			past := history{seen: tc.open.Since}
+			past := newHistory(tc.open)
 			got := e.follow(t.Context(), &past, scale, id, tc.open, o, judge(scale, id, tc.open, o, true))
 			if got.outcome != tc.want {
 				t.Errorf("%s, want %s", got, tc.want)

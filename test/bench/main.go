@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/signal"
 	"regexp"
@@ -153,19 +154,17 @@ type side struct {
 	run   func() error
 }
 
-// turns lets the sides take turns for as long as a group lasts, there and back, so that none
-// always comes after the same other one, and gives the milliseconds of each run. The first
-// turns warm up.
+// turns lets the sides take turns for as long as a group lasts, in an order that is drawn
+// anew for each turn, and gives the milliseconds of each run. In a fixed order the API
+// server's garbage collection, which comes every few runs, hits the same side for minutes.
+// The first turns warm up.
 func (b *bench) turns(ctx context.Context, sides ...side) (ms [][]float64, err error) {
 	ms = make([][]float64, len(sides))
 	const warm, least = 3, 50
+	rng := rand.New(rand.NewPCG(1, 0))
 	end := time.Now().Add(b.each)
 	for n := 0; n < warm+least || time.Now().Before(end); n++ {
-		for k := range sides {
-			i := k
-			if n%2 == 1 {
-				i = len(sides) - 1 - k
-			}
+		for _, i := range rng.Perm(len(sides)) {
 			if err := errors.Join(ctx.Err(), sides[i].prepare()); err != nil {
 				return nil, err
 			}

@@ -254,7 +254,7 @@ func (j *Journal) checkpoint() error {
 // signIfDue is called when lines were written. What is signed must be on the disk, and lines
 // of reads, of any process, may not be yet.
 func (j *Journal) signIfDue(f file) {
-	if j.chain.offset-j.saved >= snapshotEvery {
+	if j.chain.offset-j.saved >= snapshotEvery && j.now().Sub(j.savedAt).Abs() >= snapshotRest {
 		_ = j.save()
 	}
 	if j.chain.seq/checkpointLines > j.signed/checkpointLines || j.now().Sub(j.signedAt) >= checkpointEvery {

@@ -82,6 +82,7 @@ type Journal struct {
 	blocks   int64 // what the file had of the disk then
 
 	saved    int64     // the offset of the last snapshot
+	savedAt  time.Time // and when it was made
 	heads    heads     // a checkpoint that is held against what is read at the start
 	signed   int64     // the last line of which this process signed a checkpoint
 	signedAt time.Time // and when

@@ -19,8 +19,12 @@ import (
 // and the file is read from its beginning.
 const snapshotName = "state.json"
 
-// snapshotEvery is how many bytes are written before another one is made.
-const snapshotEvery = 1 << 20
+// snapshotEvery is how many bytes are written before another one is made, and snapshotRest
+// how much time passes: one is made under the lock of all processes.
+const (
+	snapshotEvery = 1 << 20
+	snapshotRest  = time.Second
+)
 
 func snapshotPath(path string) string { return filepath.Join(filepath.Dir(path), snapshotName) }
 
@@ -115,7 +119,7 @@ func (j *Journal) save() error {
 	if err := j.keep(snapshotPath(j.path), "snapshot", body); err != nil {
 		return err
 	}
-	j.saved = j.chain.offset
+	j.saved, j.savedAt = j.chain.offset, j.now()
 	return nil
 }
 

@@ -133,7 +133,7 @@ func TestSnapshotOfAnother(t *testing.T) {
 // is not used.
 func TestSnapshotIsMade(t *testing.T) {
 	f := newFixture(t)
-	j := f.rotating(3 << 20)
+	j := f.rotating(8 << 20)
 	for n := 0; !exists(snapshotPath(f.path)); n++ {
 		f.append(j, &Line{Event: EventRefused, Output: strings.Repeat("x", 100_000)})
 		if n > 11 {
@@ -142,6 +142,16 @@ func TestSnapshotIsMade(t *testing.T) {
 	}
 	if j.chain.offset < snapshotEvery {
 		t.Errorf("made at byte %d", j.chain.offset)
+	}
+	for at := j.saved; j.chain.offset < at+2*snapshotEvery; {
+		f.append(j, &Line{Event: EventRefused, Output: strings.Repeat("x", 100_000)})
+		if j.saved != at {
+			t.Fatal("another one was made at once")
+		}
+	}
+	f.clock.at = f.clock.at.Add(snapshotRest)
+	if f.append(j, &Line{Event: EventRefused}); j.saved != j.chain.offset {
+		t.Error("none was made a second later")
 	}
 	j.rotateAt = 1
 	f.append(j, planLine("p1", epoch.Add(time.Hour)))

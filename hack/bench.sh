@@ -40,6 +40,6 @@ case " $* " in
 esac
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
-CGO_ENABLED=0 go build -o "$tmp/kube-write-mcp" ./cmd/kube-write-mcp
+CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o "$tmp/kube-write-mcp" ./cmd/kube-write-mcp # as it is shipped
 go build -o "$tmp/bench" ./test/bench
 "$tmp/bench" --binary "$tmp/kube-write-mcp" "${args[@]}" "$@"

@@ -78,7 +78,6 @@ func checkDrift(t *testing.T, action string, setup func(t *testing.T, ns string)
 
 // TestDriftOfAWorkload is the drift table for what writes to a Deployment.
 func TestDriftOfAWorkload(t *testing.T) {
-	t.Parallel()
 	const name = "web"
 	set := func(body string) func(*testing.T, string) {
 		return func(t *testing.T, ns string) { patchAs(t, "deployments", ns, name, body) }
@@ -156,7 +155,6 @@ func TestDriftOfAWorkload(t *testing.T) {
 // TestRestartAgainstScale: what a restart does not rest on may change, unless that puts
 // more at risk.
 func TestRestartAgainstScale(t *testing.T) {
-	t.Parallel()
 	checkDrift(t, "rollout_restart", func(t *testing.T, ns string) harness.Args {
 		harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 		harness.Converge(t, cp, ns)
@@ -166,7 +164,6 @@ func TestRestartAgainstScale(t *testing.T) {
 
 // TestDriftOfOtherKinds: StatefulSets and ReplicaSets drift by the same rule.
 func TestDriftOfOtherKinds(t *testing.T) {
-	t.Parallel()
 	for _, kind := range []string{"statefulset", "replicaset"} {
 		for _, d := range []drift{
 			{"other replicas", func(t *testing.T, ns string) { patchAs(t, kind+"s", ns, "db", `{"spec":{"replicas":5}}`) }, "stale", []string{"spec.replicas", "now 5"}},
@@ -201,7 +198,6 @@ func TestDriftOfOtherKinds(t *testing.T) {
 
 // TestDriftOfAPod is the table for delete_pod.
 func TestDriftOfAPod(t *testing.T) {
-	t.Parallel()
 	remove := func(t *testing.T, ns string) {
 		if err := cp.Client.CoreV1().Pods(ns).Delete(t.Context(), "loner", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
@@ -236,7 +232,6 @@ func TestDriftOfAPod(t *testing.T) {
 
 // TestDriftOfANode is the table for cordon.
 func TestDriftOfANode(t *testing.T) {
-	t.Parallel()
 	set := func(body string) func(*testing.T, string) {
 		return func(t *testing.T, ns string) { patchAs(t, "nodes", "", ns+"-node", body) }
 	}
@@ -281,7 +276,6 @@ func TestDriftOfANode(t *testing.T) {
 // TestDriftOfADrain: pods that left are skipped, pods that came are left over, and one
 // that is another by now is never evicted.
 func TestDriftOfADrain(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	node := ns + "-node"
 	pod := func(name string) *harness.PodBuilder { return harness.Pod(name).On(node) }
@@ -353,7 +347,6 @@ func TestDriftOfADrain(t *testing.T) {
 // TestCase_CL_11 lets the world move while the request is on its way, after the
 // last look: its preconditions make it a definite no, and what somebody else did stays.
 func TestCase_CL_11(t *testing.T) {
-	t.Parallel()
 	for _, tc := range []struct {
 		action string
 		move   func(t *testing.T, b workbench)

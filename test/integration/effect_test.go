@@ -37,7 +37,6 @@ func once(t *testing.T, action string, seen []string, wire []harness.Request) {
 
 // TestHundredCalls sends one phrase a hundred times at once.
 func TestHundredCalls(t *testing.T) {
-	t.Parallel()
 	for _, action := range []string{"scale", "rollout_restart", "rollout_pause", "set_image", "delete_pod", "cordon"} {
 		t.Run(action, func(t *testing.T) {
 			b := newTarget(t, action)
@@ -127,7 +126,6 @@ func TestCase_PX_06(t *testing.T) {
 
 // TestTwoProcesses gives one phrase to two processes that share a state folder, at once.
 func TestTwoProcesses(t *testing.T) {
-	t.Parallel()
 	bin := program(t)
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
@@ -154,7 +152,6 @@ func hold(s *harness.Server, action string) (arrived chan struct{}, release func
 // TestClientVanished loses the client while its write is on the way. The write finishes,
 // and whoever asks again gets its result.
 func TestClientVanished(t *testing.T) {
-	t.Parallel()
 	for _, tc := range []struct {
 		name   string
 		vanish func(t *testing.T, s *harness.Server, id int)
@@ -394,7 +391,6 @@ func (f failure) inject(p *harness.Proxy, action string) {
 // or with nothing at all: it is never sent again, what is not known is called so, and
 // what became of it is found out.
 func TestCase_CL_06(t *testing.T) {
-	t.Parallel()
 	for _, action := range []string{"scale", "rollout_restart", "set_image", "delete_pod", "cordon"} {
 		for _, f := range failures {
 			t.Run(action+"/"+f.name, func(t *testing.T) {
@@ -460,7 +456,6 @@ func (b workbench) touch(t *testing.T, action string) {
 // TestUnknownForAll: callers that wait for another one's run learn that its outcome is
 // unknown, as that one does.
 func TestUnknownForAll(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	s := start(t, append(wide, "--verify-wait", "1s")...)
@@ -496,7 +491,6 @@ func TestUnknownForAll(t *testing.T) {
 // TestSeesAnothersEffect: a server whose second look at the target shows the effect of
 // another one that shares its journal answers with that one's result: it is no drift.
 func TestSeesAnothersEffect(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	harness.Converge(t, cp, ns)

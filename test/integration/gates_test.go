@@ -22,7 +22,6 @@ import (
 
 // TestCap bounds what a scale may set; a step down to a value above it passes the gate.
 func TestCap(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2), harness.Deployment("big").Replicas(9))
 	policy := filepath.Join(t.TempDir(), "policy.yaml")
@@ -52,7 +51,6 @@ func TestCap(t *testing.T) {
 // consumes nothing. Plans and replays do not count, another process on the same journal
 // does, and a restart refills nothing.
 func TestCase_PX_15(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	names := []string{"a", "b", "c", "d", "e"}
 	for _, name := range names {
@@ -115,7 +113,6 @@ func TestCase_PX_15(t *testing.T) {
 
 // TestPlanRate counts plans and refused calls alike.
 func TestPlanRate(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	state := filepath.Join(t.TempDir(), "state")
@@ -137,7 +134,6 @@ func TestPlanRate(t *testing.T) {
 
 // TestScope allows and protects namespaces and nodes.
 func TestScope(t *testing.T) {
-	t.Parallel()
 	ns, other := cp.Namespace(t), cp.Namespace(t)
 	b := workbench{ns, ns + "-node", ns + "-drained"}
 	for _, n := range []string{ns, other} {
@@ -175,7 +171,6 @@ func TestScope(t *testing.T) {
 
 // TestScopeAsOfNow: a phrase of a namespace that was allowed does nothing once it is not.
 func TestScopeAsOfNow(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	for _, tc := range []struct{ name, flag, value, wantCode string }{
@@ -207,7 +202,6 @@ func write(t *testing.T, path, text string) {
 // TestRefusesToStart: what is wrong in flags, policy file or kubeconfig ends the program
 // at once, with one line that names it.
 func TestRefusesToStart(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	kubeconfig, several := filepath.Join(dir, "one"), filepath.Join(dir, "several")
 	if err := cp.Kubeconfig(kubeconfig, "kind-lab", cp.Config); err != nil {
@@ -280,7 +274,6 @@ func TestRefusesToStart(t *testing.T) {
 // TestCase_SC_09: accounts that may do the half of it. A failed dry run names verb and
 // resource; a note that is not permitted is a warning.
 func TestCase_SC_09(t *testing.T) {
-	t.Parallel()
 	common := []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"namespaces", "pods"}, Verbs: []string{"get", "list", "watch"}},
 		{APIGroups: []string{"policy"}, Resources: []string{"poddisruptionbudgets"}, Verbs: []string{"get", "list", "watch"}},

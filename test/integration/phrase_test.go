@@ -18,7 +18,6 @@ import (
 // TestCase_PX_11 sends phrases that are nearly right. None of them does anything, none
 // consumes anything, and the right one still works.
 func TestCase_PX_11(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2), harness.Deployment("api").Replicas(2).Ready(2))
 	harness.Converge(t, cp, ns)
@@ -128,7 +127,6 @@ func TestCase_PX_05(t *testing.T) {
 
 // TestCase_PX_08_PlanOutlivesItsProcess: a phrase outlives its process and is good nowhere else.
 func TestCase_PX_08_PlanOutlivesItsProcess(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	harness.Converge(t, cp, ns)
@@ -154,7 +152,6 @@ func TestCase_PX_08_PlanOutlivesItsProcess(t *testing.T) {
 // TestCase_PX_16_AnotherCluster: a phrase that was made for one cluster does nothing on another,
 // even where state, names and label are the same.
 func TestCase_PX_16_AnotherCluster(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	state := filepath.Join(t.TempDir(), "state")
@@ -179,7 +176,6 @@ func TestCase_PX_16_AnotherCluster(t *testing.T) {
 
 // TestCase_MC_14_WithoutAllowWrite: the write tools do not exist.
 func TestCase_MC_14_WithoutAllowWrite(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	s := harness.Start(t, cp, harness.Options{ReadOnly: true})
@@ -204,7 +200,6 @@ func TestCase_MC_14_WithoutAllowWrite(t *testing.T) {
 
 // TestExpectedVersion holds a plan to what its caller has read.
 func TestExpectedVersion(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	harness.Converge(t, cp, ns)

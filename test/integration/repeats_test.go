@@ -13,7 +13,6 @@ import (
 // says so and names another next step. Another caller's calls on the same journal, and
 // calls between that pass, are no part of the row.
 func TestRepeatedRefusals(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	state := filepath.Join(t.TempDir(), "state")

@@ -28,7 +28,6 @@ func closedPort(t *testing.T) string {
 
 // TestUnreachable: with no cluster there, the protocol works, and a plan says so.
 func TestUnreachable(t *testing.T) {
-	t.Parallel()
 	for _, era := range []stdio.Era{stdio.Legacy, stdio.Modern} {
 		t.Run(string(era), func(t *testing.T) {
 			kubeconfig, state := filepath.Join(t.TempDir(), "kubeconfig"), filepath.Join(t.TempDir(), "state")
@@ -63,7 +62,6 @@ func TestUnreachable(t *testing.T) {
 // TestCase_MC_02 writes a whole session into the program and closes its input: every
 // request is answered, nothing but JSON comes, and it ends with 0.
 func TestCase_MC_02(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	p := harness.NewProxy(t, harness.Account(t, cp))
@@ -84,7 +82,6 @@ func TestCase_MC_02(t *testing.T) {
 // its outcome is on record and in the answer, no further step is sent, and nobody waits
 // for verification.
 func TestCase_MC_02_MidWrite(t *testing.T) {
-	t.Parallel()
 	for _, tc := range []struct {
 		name string
 		end  func(*harness.Server) error

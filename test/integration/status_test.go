@@ -16,7 +16,6 @@ import (
 
 // TestStatus: write_status tells from the journal alone what became of a plan.
 func TestStatus(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	s := start(t, append(wide, "--verify-timeout", "1s")...)
@@ -66,7 +65,6 @@ func TestStatus(t *testing.T) {
 // TestCase_MC_14_ReadOnly: with --read-only the read tools are all that exists; a plan made by
 // another process on the same state folder can be read.
 func TestCase_MC_14_ReadOnly(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	writer := start(t, wide...)
@@ -85,7 +83,6 @@ func TestCase_MC_14_ReadOnly(t *testing.T) {
 
 // TestDownstream: an operator's note stands in the plans that touch what it is about.
 func TestDownstream(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2), harness.Deployment("api").Replicas(2).Ready(2))
 	policy := filepath.Join(t.TempDir(), "policy.yaml")
@@ -123,7 +120,6 @@ func TestDownstream(t *testing.T) {
 // TestRecordDamaged: a plan whose line was changed on the disk after it was written is
 // never executed.
 func TestRecordDamaged(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	s := start(t, wide...)
@@ -167,7 +163,6 @@ func rewrite(t *testing.T, path string, b []byte) {
 // TestNoteMoved: another of our changes noted its reason meanwhile; that is no drift of a
 // scale, whose own note is then left out and said so.
 func TestNoteMoved(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	harness.Converge(t, cp, ns)

@@ -13,7 +13,6 @@ import (
 // TestUndo takes executed plans back: planned and confirmed as everything is, exempt from
 // blast limit and cap, and bound to the plan that it undoes.
 func TestUndo(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(8).Ready(8), harness.Pod("loner"))
 	harness.Converge(t, cp, ns)
@@ -100,7 +99,6 @@ func TestUndo(t *testing.T) {
 // TestUndoOverTheLimit: a scale-up that would be too much to take back by a plan of its
 // own is taken back all the same; what has no undo says so in words.
 func TestUndoOverTheLimit(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2), harness.Deployment("api").Replicas(3).Ready(3))
 	harness.Converge(t, cp, ns)

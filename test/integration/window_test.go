@@ -29,7 +29,6 @@ func openNow(t *testing.T, kind string, more ...string) (flags []string, ends ti
 // TestChangeWindow: a deny window that is open now refuses plans and executions before
 // anything is read, says when they pass, and consumes nothing.
 func TestChangeWindow(t *testing.T) {
-	t.Parallel()
 	ns, other := cp.Namespace(t), cp.Namespace(t)
 	for _, n := range []string{ns, other} {
 		harness.Create(t, cp, n, harness.Deployment("web").Replicas(2).Ready(2))
@@ -72,7 +71,6 @@ func TestChangeWindow(t *testing.T) {
 
 // TestChangeWindowOf narrows windows to namespaces and actions.
 func TestChangeWindowOf(t *testing.T) {
-	t.Parallel()
 	ns, other := cp.Namespace(t), cp.Namespace(t)
 	for _, n := range []string{ns, other} {
 		harness.Create(t, cp, n, harness.Deployment("web").Replicas(4).Ready(4))
@@ -114,7 +112,6 @@ func TestChangeWindowOf(t *testing.T) {
 // TestChangeWindowExcept: what a person may approve is planned as theirs, with the window
 // as a reason, and is not executed without them; where nobody is asked it stays closed.
 func TestChangeWindowExcept(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(4).Ready(4))
 	state := filepath.Join(t.TempDir(), "state")
@@ -162,7 +159,6 @@ func TestChangeWindowExcept(t *testing.T) {
 // TestChangeWindowOfADrain: a drain is held back by the windows of the namespaces of the
 // pods that it would evict, when it is planned and when it is executed.
 func TestChangeWindowOfADrain(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	node := ns + "-node"
 	harness.Create(t, cp, ns, harness.Node(node).Ready(), harness.Node(node+"-other").Ready(),

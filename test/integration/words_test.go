@@ -14,7 +14,6 @@ import (
 // TestOutcomeWithoutARecord: when the journal is lost after the request went out, the
 // answer must not say that nothing was sent.
 func TestOutcomeWithoutARecord(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	s := start(t, append(wide, "--verify-wait", "2s")...)
@@ -54,7 +53,6 @@ func TestOutcomeWithoutARecord(t *testing.T) {
 // TestGuessesAreLimited: guesses at a phrase count as plans, and over the rate nothing is
 // said about them; a right phrase still passes.
 func TestGuessesAreLimited(t *testing.T) {
-	t.Parallel()
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
 	s := start(t, "--plans-per-minute", "3", "--verify-timeout", "1s")

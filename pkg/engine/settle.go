@@ -27,6 +27,10 @@ const (
 	settleMost  = 2 * time.Second
 )
 
+// watchPatience is how long a watch that gives no versions is asked again while the object
+// itself can be read: longer than an API server takes to start, shorter than a caller waits.
+const watchPatience = 30 * time.Second
+
 // Attribution of a verdict that does not rest on the mark of the write itself.
 const (
 	inferred  = "inferred: it is as the plan wanted it, and only one change was made since"
@@ -186,17 +190,19 @@ func (e *Engine) evidence(ctx context.Context, p *plan.Plan, open journal.Intent
 
 // history is how far the versions of an object were followed.
 type history struct {
-	seen string // the version up to which all are known
-	gone bool   // some are not there any more, or may not be watched
-	open bool   // one of them is as planned, and bears no mark
+	seen  string    // the version up to which all are known
+	gone  bool      // some are not there any more, or cannot be watched
+	open  bool      // one of them is as planned, and bears no mark
+	since time.Time // when the watch began to fail; zero while it does not
 }
 
 func newHistory(open journal.Intent) history {
 	return history{seen: open.Since, gone: open.Since == ""}
 }
 
-// follow decides by every version since the request where the present one does not:
-// nothing is decided while the API server does not answer. A kind without a generation is
+// follow decides by every version since the request where the present one does not.
+// Nothing is decided while the API server does not answer; one that answers reads and no
+// watch is taken for one that has no versions after watchPatience. A kind without a generation is
 // followed while the search goes on, since the API server does not keep versions for long.
 func (e *Engine) follow(ctx context.Context, h *history, s plan.Step, id string, open journal.Intent, o plan.Object, f finding) finding {
 	counts := generation(o) != 0
@@ -208,8 +214,16 @@ func (e *Engine) follow(ctx context.Context, h *history, s plan.Step, id string,
 		switch {
 		case apierrors.IsResourceExpired(err), apierrors.IsGone(err), apierrors.IsForbidden(err):
 			h.gone = true
-		case err != nil:
+		case err == nil:
+			h.since = time.Time{}
+		case h.since.IsZero():
+			h.since = time.Now()
 			return finding{}
+		case time.Since(h.since) < watchPatience:
+			return finding{}
+		default:
+			e.cfg.Log.Warn("the versions of an object cannot be watched", "object", s.Target.String(), "plan", id, "err", kube.Text(err))
+			h.gone = true
 		}
 		for _, v := range versions {
 			holds := lostFields(s, v) == ""

@@ -230,17 +230,21 @@ func TestHistory(t *testing.T) {
 		open     journal.Intent
 		versions []string // the last one is the present one
 		code     int      // of the watch
-		want     string
+		failing  time.Duration
+		want     string // "" is not decided yet
 	}{
-		"the mark, and taken back":           {known, []string{version("6", 2, 3, ours), version("7", 3, 2, "")}, 0, stepApplied},
-		"no mark, the first change, back":    {known, []string{version("6", 2, 3, ""), version("7", 3, 2, "")}, 0, stepApplied},
-		"another value, and back":            {known, []string{version("6", 2, 9, "x"), version("7", 3, 2, "x")}, 0, stepNotApplied},
-		"crashed: the mark, as second":       {crashed, []string{version("6", 2, 9, "x"), version("7", 3, 3, ours), version("8", 4, 2, "x")}, 0, stepApplied},
-		"crashed: another value, and back":   {crashed, []string{version("6", 2, 9, "x"), version("7", 3, 2, "x")}, 0, stepNotApplied},
-		"crashed: as planned later, no mark": {crashed, []string{version("6", 2, 9, "x"), version("7", 3, 3, ""), version("8", 4, 2, "x")}, 0, stepIndeterminate},
-		"the versions are gone":              {known, []string{version("7", 3, 2, "")}, http.StatusGone, stepIndeterminate},
-		"where they begin is not on record":  {journal.Intent{Step: 1, RV: "5", Gen: 1}, []string{version("6", 2, 9, "x"), version("7", 3, 2, "x")}, 0, stepIndeterminate},
-		"they may not be watched":            {known, []string{version("7", 3, 2, "")}, http.StatusForbidden, stepIndeterminate},
+		"the mark, and taken back":           {known, []string{version("6", 2, 3, ours), version("7", 3, 2, "")}, 0, 0, stepApplied},
+		"no mark, the first change, back":    {known, []string{version("6", 2, 3, ""), version("7", 3, 2, "")}, 0, 0, stepApplied},
+		"another value, and back":            {known, []string{version("6", 2, 9, "x"), version("7", 3, 2, "x")}, 0, 0, stepNotApplied},
+		"crashed: the mark, as second":       {crashed, []string{version("6", 2, 9, "x"), version("7", 3, 3, ours), version("8", 4, 2, "x")}, 0, 0, stepApplied},
+		"crashed: another value, and back":   {crashed, []string{version("6", 2, 9, "x"), version("7", 3, 2, "x")}, 0, 0, stepNotApplied},
+		"crashed: as planned later, no mark": {crashed, []string{version("6", 2, 9, "x"), version("7", 3, 3, ""), version("8", 4, 2, "x")}, 0, 0, stepIndeterminate},
+		"the versions are gone":              {known, []string{version("7", 3, 2, "")}, http.StatusGone, 0, stepIndeterminate},
+		"where they begin is not on record":  {journal.Intent{Step: 1, RV: "5", Gen: 1}, []string{version("6", 2, 9, "x"), version("7", 3, 2, "x")}, 0, 0, stepIndeterminate},
+		"they may not be watched":            {known, []string{version("7", 3, 2, "")}, http.StatusForbidden, 0, stepIndeterminate},
+		"no watch is answered":               {known, []string{version("7", 3, 2, "")}, http.StatusBadGateway, 0, ""},
+		"none is, for long":                  {known, []string{version("7", 3, 2, "")}, http.StatusBadGateway, watchPatience, stepIndeterminate},
+		"none was, but this one":             {known, []string{version("6", 2, 3, ours), version("7", 3, 2, "")}, 0, watchPatience, stepApplied},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -272,6 +276,9 @@ func TestHistory(t *testing.T) {
 				t.Fatal(err)
 			}
 			past := newHistory(tc.open)
+			if tc.failing > 0 {
+				past.since = time.Now().Add(-tc.failing)
+			}
 			got := e.follow(t.Context(), &past, scale, id, tc.open, o, judge(scale, id, tc.open, o, true))
 			if got.outcome != tc.want {
 				t.Errorf("%s, want %s", got, tc.want)

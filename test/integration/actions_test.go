@@ -157,7 +157,7 @@ func TestEveryAction(t *testing.T) {
 				t.Errorf("the second call: replayed %t, %d writes more", again.Replayed, len(s.Proxy.Writes())-effects)
 			}
 			for _, r := range s.Proxy.Writes() {
-				if r.Status/100 != 2 {
+				if r.Status/100 != 2 && r.Status != 409 { // a 409 for a controller's status write is tried again
 					t.Errorf("%s %s: %d", r.Method, r.Path, r.Status)
 				}
 			}

@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -46,6 +48,9 @@ type fakeObject struct {
 	reads    bool // some reads fail
 	lost     bool // nobody is on record as the owner of /scale
 	override bool // another writer scales it at a time of its own
+	snatched bool // another writer takes the plan's write back at once
+	blind    bool // its versions cannot be watched
+	versions []json.RawMessage
 	applied  []string
 	sent     int // live writes that came
 }
@@ -83,6 +88,17 @@ func (f *fakeServer) add(name string, o *fakeObject) {
 		Spec:       appsv1.DeploymentSpec{Replicas: ptr.To(int32(2)), Selector: harness.Selector(name), Template: harness.Template(name)},
 	}
 	f.objects[name] = o
+	o.keep()
+}
+
+// keep keeps the present version for those who watch: the lock is the caller's.
+func (o *fakeObject) keep() {
+	o.APIVersion, o.Kind = "apps/v1", "Deployment"
+	raw, err := json.Marshal(&o.Deployment)
+	if err != nil {
+		panic(err)
+	}
+	o.versions = append(o.versions, raw)
 }
 
 // set is a write that is accepted: the lock is the caller's.
@@ -95,6 +111,7 @@ func (f *fakeServer) set(o *fakeObject, replicas int32, manager string) {
 	if !o.lost {
 		o.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, Subresource: "scale", APIVersion: "apps/v1", FieldsType: "FieldsV1"}}
 	}
+	o.keep()
 }
 
 // touch is a status write of a controller.
@@ -103,6 +120,7 @@ func (f *fakeServer) touch(o *fakeObject) {
 	defer f.mu.Unlock()
 	f.version++
 	o.ResourceVersion = fmt.Sprint(f.version)
+	o.keep()
 }
 
 // overrule is another writer's scale.
@@ -127,6 +145,7 @@ func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Query().Get("watch") != "":
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(200)
+		f.since(w, r.URL.Query())
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
 	case last == "scale":
@@ -140,6 +159,23 @@ func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}{metav1.ListMeta{ResourceVersion: "100"}, []string{}})
 	default:
 		refuse(w, 404)
+	}
+}
+
+// since writes the versions of one object behind one of them, as a watch by name gives them.
+func (f *fakeServer) since(w io.Writer, q url.Values) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	name, _ := strings.CutPrefix(q.Get("fieldSelector"), "metadata.name=")
+	o := f.objects[name]
+	if o == nil || o.blind {
+		return
+	}
+	from := slices.IndexFunc(o.versions, func(v json.RawMessage) bool {
+		return strings.Contains(string(v), fmt.Sprintf(`"resourceVersion":%q`, q.Get("resourceVersion")))
+	})
+	for _, v := range o.versions[from+1:] {
+		fmt.Fprintf(w, `{"type":"MODIFIED","object":%s}`, v)
 	}
 }
 
@@ -194,6 +230,9 @@ func (f *fakeServer) scale(w http.ResponseWriter, r *http.Request, name string, 
 		}
 		f.set(o, s.Spec.Replicas, manager)
 		o.applied = append(o.applied, manager)
+		if o.snatched {
+			f.set(o, 9, "someone-else")
+		}
 		return 200
 	}
 	answer := func(code int) {

@@ -48,7 +48,7 @@ func TestSimulated(t *testing.T) {
 			}
 			wave.Wait()
 		}
-		fmt.Printf("simulated: %d faults, %d plans, %d effects, unknown %d: applied %d, not applied %d, indeterminate %d (all undone by another writer at once)\n",
+		fmt.Printf("simulated: %d faults, %d plans, %d effects, unknown %d: applied %d, not applied %d, indeterminate %d (all undone by another writer at once, where nothing could be watched)\n",
 			s.injected(), s.plans, s.effects, s.unknown, s.executed, s.failed, s.indeterminate)
 	})
 	verified, counted, err := audited(dir)
@@ -120,7 +120,7 @@ func (s *simulation) round(t *testing.T, i int) {
 	name := fmt.Sprintf("web-%d", i)
 	o := &fakeObject{
 		rng: mathrand.New(mathrand.NewPCG(*seed, uint64(i)|1<<62)), kind: rng.IntN(fakeKinds),
-		reads: rng.IntN(4) == 0, lost: rng.IntN(4) == 0, override: rng.IntN(10) == 0,
+		reads: rng.IntN(4) == 0, lost: rng.IntN(4) == 0, override: rng.IntN(10) == 0, snatched: rng.IntN(4) == 0, blind: rng.IntN(80) == 0,
 	}
 	s.fake.add(name, o)
 	var scale *action.Action
@@ -193,8 +193,8 @@ func (s *simulation) round(t *testing.T, i int) {
 		t.Errorf("I1: %s: %d effects of %d requests", name, applied, sent)
 	case !bytes.Equal(results[0].Result, results[1].Result):
 		t.Errorf("I5: %s: two results:\n%s\n%s", name, results[0].Result, results[1].Result)
-	case got != want && !(got == plan.Indeterminate && o.override):
-		t.Errorf("I6: %s: %s, the truth is %s (fault %d, lost %t, override %t): %s", name, got, want, o.kind, o.lost, o.override, results[0].Result)
+	case got != want && !(got == plan.Indeterminate && o.blind && (o.override || o.snatched)):
+		t.Errorf("I6: %s: %s, the truth is %s (fault %d, lost %t, override %t, snatched %t, blind %t): %s", name, got, want, o.kind, o.lost, o.override, o.snatched, o.blind, results[0].Result)
 	}
 	if !bytes.Contains(results[0].Result, []byte("was not known and was found out")) {
 		return

@@ -25,6 +25,7 @@ import (
 	"github.com/kubewrite/kube-write-mcp/pkg/engine"
 	"github.com/kubewrite/kube-write-mcp/pkg/journal"
 	"github.com/kubewrite/kube-write-mcp/pkg/kube"
+	"github.com/kubewrite/kube-write-mcp/pkg/memory"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/pkg/read"
 	"github.com/kubewrite/kube-write-mcp/pkg/server"
@@ -34,6 +35,9 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 	if o.listTools {
 		return o.tools(cmd, args)
 	}
+	idle, forget := context.WithCancel(cmd.Context())
+	defer forget()
+	go memory.Return(idle)
 	stderr := newLossy(cmd.ErrOrStderr())
 	defer stderr.Close(time.Second)
 	log := o.logger(stderr)

@@ -340,7 +340,7 @@ func (e *Engine) obstacles(rules []rule) (verdict plan.Verdict, said string) {
 	return verdict, said
 }
 
-var exceeded = regexp.MustCompile(`exceeded quota: ([a-z0-9][a-z0-9.-]{0,252})`)
+var exceeded = regexp.MustCompile(`exceeded quota: ([a-z0-9][a-z0-9.-]*)`)
 
 // notCreated is why a controller says that it cannot create pods, "" where it says
 // nothing. Its message is text of whoever refused them, and is not passed on.
@@ -357,7 +357,7 @@ func notCreated(o plan.Object) (verdict plan.Verdict, said string) {
 		if c.Type != appsv1.DeploymentReplicaFailure || c.Status != corev1.ConditionTrue {
 			continue
 		}
-		if m := exceeded.FindStringSubmatch(c.Message); m != nil {
+		if m := exceeded.FindStringSubmatch(c.Message); m != nil && len(m[1]) <= 253 {
 			return plan.QuotaExceeded, ", pods cannot be created: quota " + m[1] + " is exceeded"
 		}
 		return plan.Blocked, ", pods cannot be created: the API server refuses them; the condition ReplicaFailure says why"

@@ -143,7 +143,7 @@ func newJournal(o Options) (*Journal, error) {
 	if !instRE.MatchString(o.Inst) {
 		return nil, fmt.Errorf("journal: instance %q is not 4 characters of a-z, 2-7", o.Inst)
 	}
-	if o.Replica != "" && !replicaRE.MatchString(o.Replica) {
+	if o.Replica != "" && (len(o.Replica) > 253 || !replicaRE.MatchString(o.Replica)) {
 		return nil, fmt.Errorf("journal: replica %q has no name that a checkpoint may bear", o.Replica)
 	}
 	if o.Now == nil {

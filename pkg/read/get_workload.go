@@ -412,7 +412,7 @@ func (v view) annotations(all map[string]string) []Annotation {
 }
 
 // schedule is a cron schedule of numbers, names and signs.
-var schedule = regexp.MustCompile(`^(@[a-z]{4,8}|[0-9*/,?LW#A-Z-]{1,40}( [0-9*/,?LW#A-Z-]{1,40}){4})$`)
+var schedule = regexp.MustCompile(`^(@[a-z]{4,8}|[0-9*/,?LW#A-Z-]+( [0-9*/,?LW#A-Z-]+){4})$`)
 
 // changeable are the fields that actions write, as field managers own them.
 var changeable = []string{"spec.replicas", "spec.paused", "spec.suspend", "spec.template", "spec.jobTemplate", "spec.strategy", "spec.updateStrategy"}

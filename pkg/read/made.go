@@ -150,7 +150,7 @@ func cronJob(c *batchv1.CronJob) made {
 			"schedule": plan.Show(c.Spec.Schedule), "active": fmt.Sprint(len(c.Status.Active)), "concurrency": string(c.Spec.ConcurrencyPolicy),
 		},
 	}
-	if schedule.MatchString(c.Spec.Schedule) {
+	if len(c.Spec.Schedule) <= 200 && schedule.MatchString(c.Spec.Schedule) {
 		m.settings["schedule"] = c.Spec.Schedule
 	}
 	if c.Status.LastScheduleTime != nil {

@@ -10,8 +10,10 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/mark3labs/mcp-go/mcp"
 
+	"github.com/kubewrite/kube-write-mcp/actions"
 	"github.com/kubewrite/kube-write-mcp/pkg/engine"
 )
 
@@ -36,6 +38,28 @@ func TestHandlePanic(t *testing.T) {
 		known[id[1]] = true
 		if got := log.take(); len(got) != 1 || !strings.Contains(got[0], "incident="+id[1]) || !strings.Contains(got[0], `panic="secret\nlevel=INFO`) {
 			t.Errorf("log %q", got)
+		}
+	}
+}
+
+// TestSchemas: every schema that a client is given compiles, which no start looks at again.
+func TestSchemas(t *testing.T) {
+	e := engine.New(engine.Config{}, nil, nil, nil, nil, nil)
+	all, err := Tools(e, actions.All(), Options{AllowWrite: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) < 2*len(actions.All()) {
+		t.Fatalf("%d tools", len(all))
+	}
+	for _, tool := range all {
+		for what, raw := range map[string]json.RawMessage{"input": tool.RawInputSchema, "output": tool.RawOutputSchema} {
+			var s jsonschema.Schema
+			if err := json.Unmarshal(raw, &s); err != nil {
+				t.Errorf("%s of %s: %v", what, tool.Name, err)
+			} else if _, err := s.Resolve(nil); err != nil {
+				t.Errorf("%s of %s: %v", what, tool.Name, err)
+			}
 		}
 	}
 }

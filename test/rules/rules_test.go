@@ -56,12 +56,13 @@ var inside = map[string]struct {
 	"pkg/engine":  {[]string{"pkg/action", "pkg/gate", "pkg/blast", "pkg/journal", "pkg/kube", "pkg/plan", "pkg/refusal"}, "the one place where all come together"},
 	"pkg/read":    {[]string{"pkg/plan", "pkg/refusal", "pkg/journal"}, "it reads and decides nothing: scope and record are the engine's"},
 	"pkg/server":  {[]string{"pkg/engine", "pkg/action", "pkg/read", "pkg/plan", "pkg/refusal"}, "the protocol reaches no client and no record"},
+	"pkg/memory": {nil, "a leaf, and without dependencies: it must initialise before what allocates"},
 	"pkg/manifests": {
 		[]string{"pkg/gate"},
 		"objects made from a policy and from rules: it needs no client",
 	},
 	"pkg/app": {
-		[]string{"pkg/action", "pkg/engine", "pkg/gate", "pkg/journal", "pkg/journal/cluster", "pkg/kube", "pkg/manifests", "pkg/plan", "pkg/read", "pkg/refusal", "pkg/server"},
+		[]string{"pkg/action", "pkg/engine", "pkg/gate", "pkg/journal", "pkg/journal/cluster", "pkg/kube", "pkg/manifests", "pkg/memory", "pkg/plan", "pkg/read", "pkg/refusal", "pkg/server"},
 		"it wires all of pkg, and takes the actions from main, so that a third party's main can bring more",
 	},
 	"pkg/journal/cluster": {

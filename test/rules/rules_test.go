@@ -56,7 +56,7 @@ var inside = map[string]struct {
 	"pkg/engine":  {[]string{"pkg/action", "pkg/gate", "pkg/blast", "pkg/journal", "pkg/kube", "pkg/plan", "pkg/refusal"}, "the one place where all come together"},
 	"pkg/read":    {[]string{"pkg/plan", "pkg/refusal", "pkg/journal"}, "it reads and decides nothing: scope and record are the engine's"},
 	"pkg/server":  {[]string{"pkg/engine", "pkg/action", "pkg/read", "pkg/plan", "pkg/refusal"}, "the protocol reaches no client and no record"},
-	"pkg/memory": {nil, "a leaf, and without dependencies: it must initialise before what allocates"},
+	"pkg/memory":  {nil, "a leaf, and without dependencies: it must initialise before what allocates"},
 	"pkg/manifests": {
 		[]string{"pkg/gate"},
 		"objects made from a policy and from rules: it needs no client",

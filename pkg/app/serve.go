@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -115,7 +116,11 @@ func (o *options) serve(cmd *cobra.Command, args []string) error {
 		VerifyWait: o.verifyWait, VerifyTimeout: o.verifyTimeout, Log: log, Second: shared.second,
 	}, clients, shared.journal, keys, time.Now, rand.Reader)
 	s, err := server.New(e, o.actions, server.Options{
-		Version: version(), AllowWrite: o.allowWrite, ReadOnly: o.readOnly, Principal: who, HTTP: listener != nil, Log: log, Observe: tel.call,
+		Version: version(), AllowWrite: o.allowWrite, ReadOnly: o.readOnly, Principal: who, HTTP: listener != nil, Log: log,
+		Observe: func(ctx context.Context, tool string, header http.Header) (context.Context, func(failed bool)) {
+			memory.Started() // it needs room now
+			return tel.call(ctx, tool, header)
+		},
 		Reads: read.Cluster{API: clients.Read, Journal: j, Label: cluster.label, Redact: keys.Redact, Excluded: policy.Excluded, Now: time.Now, Replica: replica},
 	})
 	if err != nil {

@@ -3,20 +3,20 @@ package memory
 
 import (
 	"context"
-	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"sync"
 	"time"
 )
 
-// headroom is what is allocated beyond the live heap before it is collected. That heap is a
-// few MiB, and at its double a start and every few plans would pay for a collection each. It
-// is added to every heap once, where a percentage would multiply a large one.
-const headroom = 16 << 20
+// usual is how far a heap grows beyond what lives of it before it is collected, in per cent.
+// A start, whose heap is new and small, is spared its collections. It is a variable of a
+// package without dependencies, so that it is set before others initialise, who allocate
+// half of what a start does.
+var usual = debug.SetGCPercent(400)
 
-// reserved counts as heap, and its pages are never touched, so that they are none. It is a
-// variable of a package without dependencies, so that it is there before others initialise.
-var reserved = make([]byte, headroom)
+// Started says that the start is over, and the heap collected as usual.
+var Started = sync.OnceFunc(func() { debug.SetGCPercent(usual) })
 
 // A process is idle that allocates less than idleBelow in idleLook. What is less than
 // idleWorth since the last time is not worth a collection.
@@ -27,9 +27,8 @@ const (
 )
 
 // Return gives memory back to the operating system whenever the process becomes idle, until
-// ctx ends.
+// ctx ends. A start is over at its first look.
 func Return(ctx context.Context) {
-	defer runtime.KeepAlive(reserved)
 	allocated, returned := allocations(), uint64(0)
 	for {
 		select {
@@ -37,6 +36,7 @@ func Return(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+		Started()
 		before := allocated
 		allocated = allocations()
 		if allocated-before < idleBelow && allocated-returned > idleWorth {

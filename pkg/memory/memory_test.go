@@ -27,6 +27,7 @@ func TestReturn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, end := context.WithCancel(t.Context())
+				sink = make([]byte, idleWorth) // a start
 				before := forced()
 				go Return(ctx)
 				for i := range 62 {

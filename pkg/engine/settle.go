@@ -202,8 +202,9 @@ func newHistory(open journal.Intent) history {
 
 // follow decides by every version since the request where the present one does not.
 // Nothing is decided while the API server does not answer; one that answers reads and no
-// watch is taken for one that has no versions after watchPatience. A kind without a generation is
-// followed while the search goes on, since the API server does not keep versions for long.
+// watch is taken, in the end and after watchPatience, for one that has no versions. A kind
+// without a generation is followed while the search goes on, since the API server does not
+// keep versions for long.
 func (e *Engine) follow(ctx context.Context, h *history, s plan.Step, id string, open journal.Intent, o plan.Object, f finding) finding {
 	counts := generation(o) != 0
 	if f.outcome == stepApplied || counts && f.outcome != stepIndeterminate {
@@ -219,8 +220,8 @@ func (e *Engine) follow(ctx context.Context, h *history, s plan.Step, id string,
 		case h.since.IsZero():
 			h.since = time.Now()
 			return finding{}
-		case time.Since(h.since) < watchPatience:
-			return finding{}
+		case f.outcome != stepIndeterminate || time.Since(h.since) < watchPatience:
+			return finding{} // it may be asked again
 		default:
 			e.cfg.Log.Warn("the versions of an object cannot be watched", "object", s.Target.String(), "plan", id, "err", kube.Text(err))
 			h.gone = true

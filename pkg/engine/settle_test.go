@@ -287,6 +287,33 @@ func TestHistory(t *testing.T) {
 	}
 }
 
+// TestHistoryComesBack: while the request may still come, a watch that fails for long is not
+// given up.
+func TestHistoryComesBack(t *testing.T) {
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }))
+	t.Cleanup(api.Close)
+	k, err := kube.New(&rest.Config{Host: api.URL}, "test", time.Now, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &Engine{k: k, cfg: Config{Log: slog.New(slog.DiscardHandler)}}
+	node := plan.Object{"metadata": map[string]any{"name": "n", "uid": "u", "resourceVersion": "7"}}
+	uncordon := plan.Step{Verb: plan.Patch, Target: plan.Target{Resource: "nodes", Name: "n", UID: "u"}, Patch: []plan.Op{{Op: "remove", Path: "/spec/unschedulable"}},
+		Changes: []plan.Change{{Field: "spec.unschedulable", Old: "true", New: "false"}}}
+	for _, tc := range []struct {
+		rested   bool
+		wantGone bool
+	}{{false, false}, {true, true}} {
+		open := journal.Intent{Step: 1, Since: "5"}
+		past := newHistory(open)
+		past.since = time.Now().Add(-watchPatience)
+		e.follow(t.Context(), &past, uncordon, "mf3q7x2ad5", open, node, judge(uncordon, "mf3q7x2ad5", open, node, tc.rested))
+		if past.gone != tc.wantGone {
+			t.Errorf("rested %t: gone %t", tc.rested, past.gone)
+		}
+	}
+}
+
 // waited is a journal that knows how long nothing has been sent.
 type waited struct {
 	Journal

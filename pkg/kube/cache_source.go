@@ -93,7 +93,7 @@ func (s source) advises() bool {
 }
 
 // pageSize is how many objects are asked for at once.
-const pageSize = 500
+const pageSize = 250
 
 // list is a live list in place of the cache, whole or not at all, of which some namespaces
 // are wanted.

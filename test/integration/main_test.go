@@ -214,12 +214,13 @@ func effects(t *testing.T, ns, action string, args harness.Args) func() []string
 	t.Cleanup(func() { cancel(); <-done })
 	return func() []string {
 		t.Helper()
-		// A mark of our own: once it is seen, so is everything before it.
+		// A mark of our own: once it is seen, so is everything before it. What is gone takes
+		// none, and its end is what is waited for.
 		mark := mark(t, ns, kind, name)
 		lab.Eventually(t, "the watch to reach the mark", func() (bool, error) {
 			mu.Lock()
 			defer mu.Unlock()
-			return mark == "" || last == mark || slices.Contains(seen, "deleted"), nil
+			return mark != "" && last == mark || slices.Contains(seen, "deleted"), nil
 		})
 		mu.Lock()
 		defer mu.Unlock()

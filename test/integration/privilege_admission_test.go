@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -136,7 +137,7 @@ func newConfined(t *testing.T, policy string, flags ...string) confined {
 	harness.Create(t, cp, "", harness.Node(c.nodeIn).Ready(), harness.Node(c.nodeOut).Ready().With(func(n *corev1.Node) { delete(n.Labels, "pool") }))
 	t.Cleanup(func() {
 		for _, n := range []string{c.nodeIn, c.nodeOut} {
-			_ = cp.Client.CoreV1().Nodes().Delete(t.Context(), n, metav1.DeleteOptions{})
+			_ = cp.Client.CoreV1().Nodes().Delete(context.Background(), n, metav1.DeleteOptions{})
 		}
 	})
 	var err error
@@ -306,9 +307,10 @@ func TestPlanOnly(t *testing.T) {
 	harness.Create(t, cp, b.ns, harness.Deployment("probe"))
 	home := cp.Namespace(t)
 	name := "planner-" + b.ns
-	for _, command := range [][]string{{"rbac", "--allow-node-selector", "pool=lab"}, {"admission", "--plan-only"}} {
-		apply(t, printed(t, append(command, "--namespace", home, "--service-account", name)...)...)
-	}
+	of := []string{"--namespace", home, "--service-account", name}
+	rights := printed(t, append([]string{"rbac", "--allow-node-selector", "pool=lab"}, of...)...)
+	apply(t, append(rights, printed(t, append([]string{"admission", "--plan-only"}, of...)...)...)...)
+	granted(t, "system:serviceaccount:"+home+":"+name, rights...)
 	cfg := login(t, home, name)
 	account, err := kubernetes.NewForConfig(cfg)
 	if err != nil {

@@ -114,13 +114,40 @@ func (r right) String() string { return strings.TrimSuffix(r.verb+" "+r.resource
 // rightsOf takes rules apart.
 func rightsOf(rules []rbacv1.PolicyRule) (out []right) {
 	for _, r := range rules {
+		names := r.ResourceNames
+		if len(names) == 0 {
+			names = []string{""}
+		}
 		for _, resource := range r.Resources {
 			for _, verb := range r.Verbs {
-				out = append(out, right{verb: verb, group: r.APIGroups[0], resource: resource})
+				for _, name := range names {
+					out = append(out, right{verb: verb, group: r.APIGroups[0], resource: resource, name: name})
+				}
 			}
 		}
 	}
 	return out
+}
+
+// granted waits until the API server's authorizer knows every right of these roles, which
+// and whose bindings it learns of each by a watch of its own.
+func granted(t *testing.T, account string, objects ...client.Object) {
+	t.Helper()
+	var rights []right
+	for _, o := range objects {
+		switch o := o.(type) {
+		case *rbacv1.ClusterRole:
+			rights = append(rights, rightsOf(o.Rules)...)
+		case *rbacv1.Role:
+			for _, r := range rightsOf(o.Rules) {
+				r.namespace = o.Namespace
+				rights = append(rights, r)
+			}
+		}
+	}
+	lab.Eventually(t, "the rights of "+account, func() (bool, error) {
+		return !slices.ContainsFunc(rights, func(r right) bool { return !may(t, account, r) }), nil
+	})
 }
 
 // allCalls are calls of one action that together use everything it can be about: each
@@ -355,15 +382,10 @@ func TestActionsUnderTheirRights(t *testing.T) {
 			limits := []string{"--allow-namespaces", b.ns, "--allow-nodes", strings.Join([]string{b.node, b.drained, b.ns + "-cordoned"}, ",")}
 			home := cp.Namespace(t)
 			name := "inside-" + b.ns
-			apply(t, printed(t, append([]string{"rbac", "--actions", a.Name, "--namespace", home, "--service-account", name}, limits...)...)...)
+			objects := printed(t, append([]string{"rbac", "--actions", a.Name, "--namespace", home, "--service-account", name}, limits...)...)
+			apply(t, objects...)
 			user := "system:serviceaccount:" + home + ":" + name
-			lab.Eventually(t, "the rights", func() (bool, error) {
-				return may(t, user, right{verb: "get", resource: "namespaces", namespace: b.ns, name: b.ns}) && (a.Schema().Properties["node"] != nil ||
-					!slices.ContainsFunc(rightsOf(a.Needs), func(r right) bool {
-						r.namespace = b.ns
-						return r.resource != "nodes" && !may(t, user, r)
-					})), nil
-			})
+			granted(t, user, objects...)
 			for _, r := range rightsOf(a.Needs) {
 				if !slices.Contains([]string{"get", "list", "watch"}, r.verb) {
 					r.namespace, r.name = "default", "other"

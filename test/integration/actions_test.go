@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/kubewrite/kube-write-mcp/actions"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/test/harness"
+	"github.com/kubewrite/kube-write-mcp/test/lab"
 )
 
 // history makes the revisions of a workload that its controller would have made: one that
@@ -115,6 +117,19 @@ func (b workbench) furnish(t *testing.T) map[string]harness.Args {
 	return calls
 }
 
+// seen reports whether the controllers of Deployments and StatefulSets have seen every
+// change.
+func seen(t *testing.T, ns string) bool {
+	t.Helper()
+	deployments, err1 := cp.Client.AppsV1().Deployments(ns).List(t.Context(), metav1.ListOptions{})
+	sets, err2 := cp.Client.AppsV1().StatefulSets(ns).List(t.Context(), metav1.ListOptions{})
+	if err1 != nil || err2 != nil {
+		t.Fatal(err1, err2)
+	}
+	return !slices.ContainsFunc(deployments.Items, func(d appsv1.Deployment) bool { return d.Status.ObservedGeneration < d.Generation }) &&
+		!slices.ContainsFunc(sets.Items, func(s appsv1.StatefulSet) bool { return s.Status.ObservedGeneration < s.Generation })
+}
+
 // TestEveryAction plans each action, executes it, repeats the call, and takes it back as
 // the plan says: each is dry-run where the API server looks, written once, and undone.
 func TestEveryAction(t *testing.T) {
@@ -168,6 +183,7 @@ func TestEveryAction(t *testing.T) {
 			if err := json.Unmarshal(said.Undo.Arguments, &undo); err != nil {
 				t.Fatal(err)
 			}
+			lab.Eventually(t, "the controller to see the change", func() (bool, error) { return seen(t, b.ns), nil })
 			back := s.Do(strings.TrimPrefix(said.Undo.Tool, "plan_"), undo)
 			y := harness.Into[struct {
 				Outcome plan.Outcome

@@ -210,7 +210,7 @@ func TestCase_ND_08(t *testing.T) {
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Pods(on(n, func(tpl *corev1.PodTemplateSpec) {
 		tpl.Spec.TerminationGracePeriodSeconds = ptr.To[int64](30)
 	})).Ready(2))
-	s := start(t, append(slices.Clone(wide), "--verify-timeout", "2s")...)
+	s := start(t, append(slices.Clone(wide), "--verify-timeout", "6s")...)
 	args := harness.Args{"node": n, "timeout_seconds": 15}
 	harness.Tells(t, s.Must("plan_drain", args), "node "+n+" is not ready: evicted pods may stay terminating, since no kubelet confirms their end")
 	got := s.Do("drain", args)

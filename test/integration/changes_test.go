@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -77,7 +78,7 @@ type changed struct {
 func TestChanges(t *testing.T) {
 	t.Parallel()
 	ns, args := threeWorkloads(t)
-	s := start(t, "--verify-timeout", "1s", "--writes-per-minute", "6")
+	s := start(t, "--verify-timeout", "5s", "--writes-per-minute", "6") // in which it is looked at, and no controller observes it
 	got := s.Must("plan_changes", args)
 	sentence := fmt.Sprintf("changes: 1 scale deployment %s/a from 2 to 3; 2 scale deployment %[1]s/b from 2 to 3; 3 restart deployment %[1]s/c on kind-lab", ns)
 	harness.Tells(t, got, "PLAN "+sentence+"\n", "spec.replicas: 2 → 3", "3 restart deployment",
@@ -387,12 +388,12 @@ func TestChangesKilled(t *testing.T) {
 	quick := append([]string{"--verify-timeout", "1s"}, wide...)
 	s := harness.Spawn(t, cp, program(t), harness.Options{State: state, Args: quick})
 	confirmed := s.Plan("changes", args)
-	seen := 0
+	var begun atomic.Bool
 	arrived, release := s.Proxy.Hold(func(r harness.Request) bool { // the look at b before its turn
 		if r.Mutates() && strings.HasSuffix(r.Path, "/a/scale") {
-			seen++
+			begun.Store(true)
 		}
-		return seen > 0 && r.Method == http.MethodGet && strings.HasSuffix(r.Path, "/deployments/b")
+		return begun.Load() && r.Method == http.MethodGet && strings.HasSuffix(r.Path, "/deployments/b")
 	})
 	if _, _, err := s.Send("tools/call", map[string]any{"name": "changes", "arguments": confirmed}); err != nil {
 		t.Fatal(err)

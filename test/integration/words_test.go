@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
@@ -19,10 +20,9 @@ func TestOutcomeWithoutARecord(t *testing.T) {
 	s := start(t, append(wide, "--verify-wait", "2s")...)
 	args := s.Plan("scale", of(ns, "deployment", "web").With("replicas", 3))
 	audit := filepath.Join(s.State, "audit.jsonl")
-	lost := false
+	var lost atomic.Bool
 	s.Proxy.After(func(r *harness.Request, _ *http.Response) {
-		if !lost && r.Method == http.MethodPut && r.Mutates() {
-			lost = true
+		if r.Method == http.MethodPut && r.Mutates() && !lost.Swap(true) {
 			if err := os.Rename(audit, audit+".away"); err != nil {
 				t.Error(err)
 			}

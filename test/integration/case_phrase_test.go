@@ -163,7 +163,7 @@ func TestCase_PX_06_Drain(t *testing.T) {
 	harness.Create(t, cp, ns, harness.Node(node).Ready(), harness.Node(ns+"-node").Ready(),
 		harness.Deployment("web").Replicas(1).Pods(onNode(node)).Ready(1), harness.Budget("web").Allows(0, 1))
 	t.Cleanup(workbench{ns, ns + "-node", node}.removeNodes)
-	s := start(t, append(wide, "--ttl", "10s", "--verify-timeout", "1s")...)
+	s := start(t, append(wide, "--ttl", "20s", "--verify-timeout", "1s")...)
 	call := harness.Args{"node": node, "timeout_seconds": 60}
 	got := s.Must("plan_drain", call)
 	expires, err := time.Parse(time.RFC3339, got.Field("expires"))

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -458,13 +459,19 @@ func (b workbench) touch(t *testing.T, action string) {
 func TestUnknownForAll(t *testing.T) {
 	ns := cp.Namespace(t)
 	harness.Create(t, cp, ns, harness.Deployment("web").Replicas(2).Ready(2))
-	s := start(t, append(wide, "--verify-wait", "1s")...)
+	s := start(t, wide...)
 	args := s.Plan("scale", of(ns, "deployment", "web").With("replicas", 3))
 	gate := make(chan struct{})
-	s.Proxy.Before(func(r *harness.Request, _ http.ResponseWriter) bool {
+	var sent atomic.Bool
+	s.Proxy.Before(func(r *harness.Request, w http.ResponseWriter) bool {
 		if r.Mutates() {
+			sent.Store(true)
 			<-gate
 			panic(http.ErrAbortHandler)
+		}
+		if sent.Load() && r.Path == "/api/v1/namespaces/kube-system" { // so that nothing is found out, and nobody waits for it
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return false
 		}
 		return true
 	})

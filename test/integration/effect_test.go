@@ -85,7 +85,7 @@ func TestCase_PX_06(t *testing.T) {
 		wantEvents []string
 	}{
 		{"never executed", "1s", false, "expired", 0, []string{"plan", "expired", "expired"}},
-		{"executed", "5s", true, "", 1, []string{"plan", "execute", "replayed", "replayed"}},
+		{"executed", "20s", true, "", 1, []string{"plan", "execute", "replayed", "replayed"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -31,6 +31,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/kubewrite/kube-write-mcp/pkg/journal"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/test/harness"
 	"github.com/kubewrite/kube-write-mcp/test/lab"
@@ -202,9 +203,14 @@ func TestCase_MC_02_Drain(t *testing.T) {
 	ns := cp.Namespace(t)
 	node := ns + "-drained"
 	harness.Create(t, cp, ns, harness.Node(node).Ready(), harness.Node(ns+"-node").Ready(),
-		harness.ReplicaSet("web").Replicas(4).Pods(onNode(node)).Ready(4))
+		harness.ReplicaSet("web").Replicas(4).Pods(onNode(node)).Ready(4), harness.Deployment("api").Replicas(2).Ready(2))
 	t.Cleanup(workbench{ns, ns + "-node", node}.removeNodes)
 	s := harness.Spawn(t, cp, program(t), harness.Options{Args: wide})
+	// No controller observes this one: its call waits for a verdict, or until the program stops.
+	_, waits, err := s.Send("tools/call", map[string]any{"name": "scale", "arguments": s.Plan("scale", of(ns, "deployment", "api").With("replicas", 3))})
+	if err != nil {
+		t.Fatal(err)
+	}
 	arrived, release := func() (chan struct{}, func()) {
 		args := s.Plan("drain", harness.Args{"node": node})
 		arrived, release := hold(s, "drain")
@@ -217,6 +223,9 @@ func TestCase_MC_02_Drain(t *testing.T) {
 	if err := s.CloseInput(); err != nil {
 		t.Fatal(err)
 	}
+	if got, err := stdio.Parse(<-waits); err != nil || !strings.HasPrefix(got.Text, "EXECUTED") { // by now it has seen the end
+		t.Errorf("the call that waited: %s (%v)", got.Text, err)
+	}
 	release()
 	if err := s.Close(); err != nil {
 		t.Errorf("it ended with %v: %s", err, s.Stderr)
@@ -224,9 +233,14 @@ func TestCase_MC_02_Drain(t *testing.T) {
 	if n := count(s.Proxy.Writes(), isEffect("drain")); n != 1 {
 		t.Errorf("%d evictions, want the one that was on its way", n)
 	}
-	events := strings.Join(harness.Events(t, s.State), " ")
-	if intents, steps := strings.Count(events, "execute_intent"), strings.Count(events, "step"); intents != 2 || steps != 2 { // of the cordon and the eviction
-		t.Errorf("%d intents and %d outcomes are on record: %s", intents, steps, events)
+	events := map[string]int{}
+	for _, l := range harness.Lines(t, s.State) {
+		if l.Tool == "drain" {
+			events[l.Event]++
+		}
+	}
+	if events[journal.EventIntent] != 2 || events[journal.EventStep] != 2 { // of the cordon and the eviction
+		t.Errorf("intents and outcomes on record: %v", events)
 	}
 }
 
@@ -417,8 +431,8 @@ func TestCase_MC_09(t *testing.T) {
 		harness.ReplicaSet("slow").Replicas(1).Pods(onNode(node)).Ready(1), harness.Budget("slow").Allows(0, 1))
 	harness.Converge(t, cp, ns)
 	t.Cleanup(workbench{ns, ns + "-node", node}.removeNodes)
-	s := start(t, append(wide, "--verify-wait", "50s")...)
-	drain := s.Plan("drain", harness.Args{"node": node, "timeout_seconds": 120})
+	s := start(t, append(wide, "--verify-wait", "110s")...) // longer than all of it, or the drain would answer in between
+	drain := s.Plan("drain", harness.Args{"node": node, "timeout_seconds": 300})
 	_, drained, err := s.Send("tools/call", map[string]any{"name": "drain", "arguments": drain})
 	if err != nil {
 		t.Fatal(err)

@@ -5,7 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"maps"
 	"os"
+	"slices"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -59,24 +63,30 @@ type AuditEvent struct {
 // AuditLog is the path of the API server's own audit log.
 func (l *Lab) AuditLog() string { return l.path("audit.log") }
 
+// auditSeen is what was read of the audit log so far: it only grows, and to read it whole
+// for each of many callers takes longer than all that they do beside it.
+type auditSeen struct {
+	mu       sync.Mutex
+	to       int64
+	finished []AuditEvent
+	open     map[string]bool // the ids of what has begun and has no end yet
+}
+
 // AuditEvents are the finished requests of the API server's own audit log, in the order
 // of their ends. Every request whose answer the caller has seen is among them: the
 // server logs a request before it works on it, but may answer before it logs the end,
 // so what has begun is waited for.
 func (l *Lab) AuditEvents(ctx context.Context) ([]AuditEvent, error) {
-	finished, begun, err := l.readAudit()
+	_, begun, err := l.readAudit()
 	if err != nil {
 		return nil, err
 	}
+	var finished []AuditEvent
 	err = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, startTimeout, true, func(context.Context) (bool, error) {
-		for _, e := range finished {
-			delete(begun, e.AuditID)
-		}
-		if len(begun) == 0 {
-			return true, nil
-		}
-		finished, _, err = l.readAudit()
-		return false, err
+		var open map[string]bool
+		finished, open, err = l.readAudit()
+		maps.DeleteFunc(begun, func(id string, _ bool) bool { return !open[id] })
+		return len(begun) == 0, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("audit log: %d requests without an end: %w", len(begun), err)
@@ -84,25 +94,40 @@ func (l *Lab) AuditEvents(ctx context.Context) ([]AuditEvent, error) {
 	return finished, nil
 }
 
-// readAudit reads the log once: the ends, and the ids of what has begun.
-func (l *Lab) readAudit() (finished []AuditEvent, begun map[string]bool, err error) {
-	raw, err := os.ReadFile(l.AuditLog())
+// readAudit reads on in the log: the ends, and the ids of what has begun and not ended.
+func (l *Lab) readAudit() (finished []AuditEvent, open map[string]bool, err error) {
+	s := &l.audit
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f, err := os.Open(l.AuditLog())
 	if err != nil {
 		return nil, nil, err
 	}
-	begun = map[string]bool{}
+	defer f.Close()
+	if _, err := f.Seek(s.to, io.SeekStart); err != nil {
+		return nil, nil, err
+	}
+	raw, err := io.ReadAll(f)
+	if err != nil {
+		return nil, nil, err
+	}
+	if s.open == nil {
+		s.open = map[string]bool{}
+	}
 	raw = raw[:bytes.LastIndexByte(raw, '\n')+1] // not a line that is being written
 	for line := range bytes.Lines(raw) {
 		var e AuditEvent
 		if err := json.Unmarshal(line, &e); err != nil {
 			return nil, nil, fmt.Errorf("audit log: %w", err)
 		}
+		s.to += int64(len(line))
 		switch e.Stage {
 		case "RequestReceived":
-			begun[e.AuditID] = true
+			s.open[e.AuditID] = true
 		case "ResponseComplete", "Panic":
-			finished = append(finished, e)
+			delete(s.open, e.AuditID)
+			s.finished = append(s.finished, e)
 		}
 	}
-	return finished, begun, nil
+	return slices.Clip(s.finished), maps.Clone(s.open), nil
 }

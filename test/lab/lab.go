@@ -45,6 +45,7 @@ type Lab struct {
 	temporary bool
 	env       *envtest.Environment
 	processes []*process // those that envtest does not start
+	audit     auditSeen
 
 	stop    sync.Once
 	stopErr error

@@ -174,15 +174,7 @@ func TestCase_RO_05(t *testing.T) {
 func TestCase_JB_01(t *testing.T) {
 	ns := cp.Namespace(t)
 	s := start(t, wide...)
-	tpl := template("work")
-	tpl.Spec.RestartPolicy = corev1.RestartPolicyNever
-	_, err := cp.Client.BatchV1().Jobs(ns).Create(t.Context(), &batchv1.Job{
-		ObjectMeta: metav1.ObjectMeta{Name: "work"},
-		Spec:       batchv1.JobSpec{Completions: ptr.To[int32](20), Parallelism: ptr.To[int32](5), Template: tpl},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	job(t, ns, "work", batchv1.JobSpec{Completions: ptr.To[int32](20), Parallelism: ptr.To[int32](5)})
 	active := func(n int32) {
 		t.Helper()
 		lab.Eventually(t, fmt.Sprint(n, " active pods"), func() (bool, error) {
@@ -207,19 +199,8 @@ func TestCase_JB_01(t *testing.T) {
 func TestCase_JB_03(t *testing.T) {
 	ns := cp.Namespace(t)
 	s := start(t, wide...)
-	tpl := template("mail")
-	tpl.Spec.RestartPolicy = corev1.RestartPolicyNever
-	crons := cp.Client.BatchV1().CronJobs(ns)
-	c, err := crons.Create(t.Context(), &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "mail"}, Spec: batchv1.CronJobSpec{
-		Schedule: "0 * * * *", ConcurrencyPolicy: batchv1.ForbidConcurrent, TimeZone: ptr.To("Etc/UTC"), Suspend: ptr.To(true), JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{Template: tpl}},
-	}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Status.LastScheduleTime = ptr.To(metav1.NewTime(time.Now().Add(-3 * time.Hour)))
-	if _, err := crons.UpdateStatus(t.Context(), c, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	// Its pods are active until the test ends, so that Forbid keeps the next hour's run away.
+	cronJob(t, ns, "mail", batchv1.CronJobSpec{Schedule: "0 * * * *", ConcurrencyPolicy: batchv1.ForbidConcurrent, Suspend: ptr.To(true)}, 3*time.Hour)
 	jobs := func() (out []batchv1.Job) {
 		list, err := cp.Client.BatchV1().Jobs(ns).List(t.Context(), metav1.ListOptions{})
 		if err != nil {

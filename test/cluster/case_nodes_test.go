@@ -17,7 +17,7 @@ import (
 )
 
 // TestNodeCases are those that move pods between nodes of their own. They run beside each
-// other, but not beside other tests: the pods of those would land on these nodes.
+// other.
 func TestNodeCases(t *testing.T) {
 	for name, run := range map[string]func(*testing.T){
 		"TestCase_ND_06":        blockedDrain,
@@ -55,7 +55,7 @@ func blockedDrain(t *testing.T) {
 	}
 	outcomes := map[string]int{}
 	for _, r := range x.Result.Steps {
-		if strings.HasPrefix(r.Step, "evict pod "+ns+"/") { // pods of the tests beside it come to the node, too
+		if strings.HasPrefix(r.Step, "evict pod "+ns+"/") {
 			outcomes[r.Outcome]++
 		}
 	}
@@ -212,6 +212,7 @@ func pinnedPods(t *testing.T) {
 	statefulSet(t, ns, "pin", 1, func(d *appsv1.StatefulSet) { onNodes(n)(&d.Spec.Template) })
 	localVolume(t, ns, "data-db-0", n)
 	statefulSet(t, ns, "db", 1, func(d *appsv1.StatefulSet) {
+		d.Spec.Template.Spec.Affinity = nil
 		d.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{
 			ObjectMeta: metav1.ObjectMeta{Name: "data"},
 			Spec: corev1.PersistentVolumeClaimSpec{

@@ -54,7 +54,7 @@ func TestCase_RO_01(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(tc.replicas), func(t *testing.T) {
 			name := fmt.Sprint("web-", tc.replicas)
-			deployment(t, ns, name, int32(tc.replicas), pinned, fenceposts("25%", "25%"))
+			deployment(t, ns, name, int32(tc.replicas), fenceposts("25%", "25%"))
 			wantRoll(t, s, of(ns, "deployment", name), tc.replicas, tc.wantStay, tc.wantMost)
 		})
 	}
@@ -68,7 +68,7 @@ func TestCase_RO_02(t *testing.T) {
 	for _, tc := range []struct{ replicas, wantStay int }{{1, 0}, {3, 2}, {4, 3}} {
 		t.Run(fmt.Sprint(tc.replicas), func(t *testing.T) {
 			name := fmt.Sprint("web-", tc.replicas)
-			deployment(t, ns, name, int32(tc.replicas), pinned, fenceposts("0", "25%"))
+			deployment(t, ns, name, int32(tc.replicas), fenceposts("0", "25%"))
 			wantRoll(t, s, of(ns, "deployment", name), tc.replicas, tc.wantStay, tc.replicas)
 		})
 	}
@@ -114,7 +114,7 @@ func TestCase_RO_04(t *testing.T) {
 	t.Parallel()
 	ns := cp.Namespace(t)
 	s, defaults := start(t, wide...), start(t)
-	deployment(t, ns, "web", 4, pinned, func(d *appsv1.Deployment) {
+	deployment(t, ns, "web", 4, func(d *appsv1.Deployment) {
 		d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
 	})
 	for action, args := range map[string]harness.Args{
@@ -134,9 +134,8 @@ func TestCase_RO_06(t *testing.T) {
 	t.Parallel()
 	ns := cp.Namespace(t)
 	s := start(t, wide...)
-	statefulSet(t, ns, "db", 3, pinnedSet, func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.Type = appsv1.OnDeleteStatefulSetStrategyType })
+	statefulSet(t, ns, "db", 3, func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.Type = appsv1.OnDeleteStatefulSetStrategyType })
 	daemonSet(t, ns, "agent", func(d *appsv1.DaemonSet) {
-		onNodes("node-1", "node-2", "node-3")(&d.Spec.Template)
 		d.Spec.UpdateStrategy.Type = appsv1.OnDeleteDaemonSetStrategyType
 	})
 	for kind, name := range map[string]string{"statefulset": "db", "daemonset": "agent"} {
@@ -170,7 +169,7 @@ func TestCase_RO_07(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(tc.partition), func(t *testing.T) {
 			name := fmt.Sprint("x", tc.partition)
-			statefulSet(t, ns, name, 3, pinnedSet, func(s *appsv1.StatefulSet) {
+			statefulSet(t, ns, name, 3, func(s *appsv1.StatefulSet) {
 				s.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateStatefulSetStrategy{Partition: &tc.partition}
 			})
 			p := wantPlanned(t, s, "rollout_restart", of(ns, "statefulset", name), tc.wantLines...)
@@ -267,7 +266,7 @@ func TestCase_RO_12(t *testing.T) {
 	ns := cp.Namespace(t)
 	s := start(t, wide...)
 	web := of(ns, "deployment", "web")
-	deployment(t, ns, "web", 4, pinned)
+	deployment(t, ns, "web", 4)
 	verified(t, s, "scale", web.With("replicas", 10))
 	verified(t, s, "set_image", imageOf(ns, "web").With("image", "main:2"))
 	p := harness.Into[planned](t, s.Must("plan_rollout_undo", web))
@@ -287,9 +286,9 @@ func TestCase_RO_14(t *testing.T) {
 	t.Parallel()
 	ns := cp.Namespace(t)
 	s := start(t, wide...)
-	deployment(t, ns, "one", 1, pinned)
-	deployment(t, ns, "none", 1, pinned, func(d *appsv1.Deployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(0)) })
-	deployment(t, ns, "three", 1, pinned)
+	deployment(t, ns, "one", 1)
+	deployment(t, ns, "none", 1, func(d *appsv1.Deployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(0)) })
+	deployment(t, ns, "three", 1)
 	for name, images := range map[string][]string{"none": {"main:2", "main:3", "main:4"}, "three": {"main:2", "main:3"}} {
 		for _, image := range images {
 			verified(t, s, "set_image", imageOf(ns, name).With("image", image))
@@ -330,7 +329,7 @@ func TestCase_RO_15(t *testing.T) {
 	t.Parallel()
 	ns := cp.Namespace(t)
 	s := start(t, wide...)
-	deployment(t, ns, "web", 1, pinned)
+	deployment(t, ns, "web", 1)
 	verified(t, s, "set_image", imageOf(ns, "web").With("image", "main:2"))
 	generation := generationOf(t, ns, "web")
 	got := harness.Into[planned](t, s.Must("plan_rollout_undo", of(ns, "deployment", "web").With("to_revision", 2)))
@@ -361,7 +360,7 @@ func TestCase_RO_16(t *testing.T) {
 	ns := cp.Namespace(t)
 	s := impatient(t)
 	for name, policy := range map[string]appsv1.PodManagementPolicyType{"x": appsv1.OrderedReadyPodManagement, "y": appsv1.ParallelPodManagement} {
-		statefulSet(t, ns, name, 3, pinnedSet, func(s *appsv1.StatefulSet) { s.Spec.PodManagementPolicy = policy })
+		statefulSet(t, ns, name, 3, func(s *appsv1.StatefulSet) { s.Spec.PodManagementPolicy = policy })
 		if _, err := cp.Client.AppsV1().StatefulSets(ns).Patch(t.Context(), name, types.StrategicMergePatchType, []byte(unplaceable), metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -393,7 +392,7 @@ func TestCase_RO_17(t *testing.T) {
 	t.Parallel()
 	ns := cp.Namespace(t)
 	s := start(t, wide...)
-	deployment(t, ns, "web", 3, pinned, func(d *appsv1.Deployment) { d.Spec.ProgressDeadlineSeconds = ptr.To(int32(5)) })
+	deployment(t, ns, "web", 3, func(d *appsv1.Deployment) { d.Spec.ProgressDeadlineSeconds = ptr.To(int32(5)) })
 	patch(t, ns, "web", "", unplaceable)
 	lab.Eventually(t, "a rollout that has failed", func() (bool, error) {
 		d, err := cp.Client.AppsV1().Deployments(ns).Get(t.Context(), "web", metav1.GetOptions{})
@@ -411,7 +410,7 @@ func TestCase_RO_17(t *testing.T) {
 func TestCase_RO_18(t *testing.T) {
 	ns := cp.Namespace(t)
 	s := start(t, append(slices.Clone(wide), "--verify-timeout", "2s")...)
-	deployment(t, ns, "web", 3, pinned)
+	deployment(t, ns, "web", 3)
 	if err := cp.PauseControllers(); err != nil {
 		t.Fatal(err)
 	}
@@ -439,7 +438,7 @@ func TestCase_RO_19(t *testing.T) {
 	ns := cp.Namespace(t)
 	s := start(t, wide...)
 	web := of(ns, "deployment", "web")
-	deployment(t, ns, "web", 3, pinned)
+	deployment(t, ns, "web", 3)
 	verified(t, s, "rollout_pause", web)
 	if p := harness.Into[planned](t, s.Must("plan_rollout_resume", web)); p.Blast.Pods != 0 || !slices.Contains(p.Warnings, "nothing was changed meanwhile: no pod is replaced") {
 		t.Errorf("nothing piled up: %+v", p)
@@ -494,7 +493,7 @@ func TestCase_RO_20(t *testing.T) {
 	t.Parallel()
 	ns := cp.Namespace(t)
 	s := start(t, wide...)
-	deployment(t, ns, "web", 1, pinned, several)
+	deployment(t, ns, "web", 1, several)
 	web := of(ns, "deployment", "web").With("image", "nginx:1.27")
 	got := s.Must("plan_set_image", web.With("container", "web"))
 	if harness.Code(got) != "not_found" || !strings.Contains(got.Text, "has no container web; it has app, sidecar, migrate (init), proxy (init)") {
@@ -517,7 +516,7 @@ func TestCase_RO_21(t *testing.T) {
 	t.Parallel()
 	ns := cp.Namespace(t)
 	s := start(t, wide...)
-	want := deployment(t, ns, "web", 3, pinned, several).Spec.Template.Spec
+	want := deployment(t, ns, "web", 3, several).Spec.Template.Spec
 	for i, name := range []string{"migrate", "proxy"} {
 		args := of(ns, "deployment", "web").With("container", name).With("image", "repo/new:2")
 		if p := harness.Into[planned](t, s.Must("plan_set_image", args)); p.Blast.Pods != 3 || p.Blast.Direction != plan.Replaces {
@@ -540,7 +539,7 @@ func TestCase_RO_22(t *testing.T) {
 	t.Parallel()
 	ns := cp.Namespace(t)
 	s := start(t, wide...)
-	deployment(t, ns, "web", 1, pinned, several)
+	deployment(t, ns, "web", 1, several)
 	generation := generationOf(t, ns, "web")
 	app := of(ns, "deployment", "web").With("container", "app")
 	got := s.Must("plan_set_image", app.With("image", "repo/app:latest"))
@@ -561,7 +560,7 @@ func TestCase_RO_23(t *testing.T) {
 	t.Parallel()
 	ns := cp.Namespace(t)
 	s := start(t, wide...)
-	deployment(t, ns, "web", 3, pinned)
+	deployment(t, ns, "web", 3)
 	for _, tc := range []struct {
 		name, image, wantText string
 		wantPod               bool // the API server takes it for a pod

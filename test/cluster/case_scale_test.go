@@ -25,11 +25,6 @@ import (
 
 // The cases about scaling that no other file of this tree has.
 
-// pinned keeps pods on the lab's own nodes: those of other tests come and go.
-func pinned(d *appsv1.Deployment) { onNodes("node-1", "node-2", "node-3")(&d.Spec.Template) }
-
-func pinnedSet(s *appsv1.StatefulSet) { onNodes("node-1", "node-2", "node-3")(&s.Spec.Template) }
-
 // impatient are the flags of a server that gives up on a verification soon.
 func impatient(t *testing.T) *harness.Server {
 	t.Helper()
@@ -72,7 +67,7 @@ func awaitSizes(t *testing.T, ns string, want ...int32) []string {
 func TestScaleToZeroAtTheDefaults(t *testing.T) {
 	t.Parallel()
 	ns := cp.Namespace(t)
-	deployment(t, ns, "web", 3, pinned)
+	deployment(t, ns, "web", 3)
 	got := start(t).Must("plan_scale", of(ns, "deployment", "web").With("replicas", 0))
 	if harness.Code(got) != "blast_limit" || !strings.Contains(got.Text, "replicas: 2") {
 		t.Errorf("three to none: %s", got.Text)
@@ -85,7 +80,7 @@ func TestCase_SC_04(t *testing.T) {
 	t.Parallel()
 	ns := cp.Namespace(t)
 	s := start(t, wide...)
-	deployment(t, ns, "web", 3, pinned)
+	deployment(t, ns, "web", 3)
 	names, _ := replicaSetsOf(t, ns)
 	got := s.Must("plan_scale", of(ns, "replicaset", names[0]).With("replicas", 5))
 	for _, want := range []string{"is controlled by Deployment/web", "call plan_scale with deployment: web"} {
@@ -95,7 +90,7 @@ func TestCase_SC_04(t *testing.T) {
 	}
 	rs := &appsv1.ReplicaSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "bare"},
-		Spec:       appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(1)), Selector: selector("bare"), Template: template("bare", onNodes("node-1", "node-2", "node-3"))},
+		Spec:       appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(1)), Selector: selector("bare"), Template: template("bare")},
 	}
 	if _, err := cp.Client.AppsV1().ReplicaSets(ns).Create(t.Context(), rs, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -132,7 +127,7 @@ func TestCase_SC_05(t *testing.T) {
 			ns := cp.Namespace(t)
 			s := start(t, wide...)
 			volumes(t, ns, 3)
-			statefulSet(t, ns, "db", 3, pinnedSet, func(s *appsv1.StatefulSet) {
+			statefulSet(t, ns, "db", 3, func(s *appsv1.StatefulSet) {
 				s.Spec.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
 					WhenScaled: tc.when, WhenDeleted: appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
 				}
@@ -217,7 +212,7 @@ func TestCase_SC_07(t *testing.T) {
 	t.Parallel()
 	ns := cp.Namespace(t)
 	s := impatient(t)
-	deployment(t, ns, "web", 40, pinned, func(d *appsv1.Deployment) {
+	deployment(t, ns, "web", 40, func(d *appsv1.Deployment) {
 		d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{MaxSurge: ptr.To(intstr.FromInt32(3)), MaxUnavailable: ptr.To(intstr.FromInt32(2))}
 	})
 	patch(t, ns, "web", "", `{"spec":{"template":{"spec":{"nodeSelector":{"none":"such"}}}}}`)
@@ -248,7 +243,7 @@ func TestCase_SC_08_Verdict(t *testing.T) {
 	t.Parallel()
 	ns := cp.Namespace(t)
 	s := impatient(t)
-	deployment(t, ns, "web", 3, pinned)
+	deployment(t, ns, "web", 3)
 	if _, err := cp.Client.CoreV1().ResourceQuotas(ns).Create(t.Context(), &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Name: "team"},
 		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("3")}},
@@ -312,7 +307,7 @@ func TestCase_SC_16(t *testing.T) {
 	t.Parallel()
 	ns := cp.Namespace(t)
 	uid := custom(t, ns, "App", "shop")
-	deployment(t, ns, "web", 2, pinned, func(d *appsv1.Deployment) {
+	deployment(t, ns, "web", 2, func(d *appsv1.Deployment) {
 		d.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cases.example.com/v1", Kind: "App", Name: "shop", UID: uid, Controller: ptr.To(true)}}
 	})
 	s := start(t, wide...)

@@ -31,12 +31,14 @@ func start(t *testing.T, args ...string) *harness.Server {
 	return harness.Start(t, cp, harness.Options{Args: args})
 }
 
-// template is a pod template; each mod changes it.
+// template is a pod template; each mod changes it. Its pods run on the lab's own nodes: those
+// of other tests come and go, are drained, and are counted.
 func template(name string, mods ...func(*corev1.PodTemplateSpec)) corev1.PodTemplateSpec {
 	out := corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name}},
 		Spec:       corev1.PodSpec{TerminationGracePeriodSeconds: ptr.To(int64(0)), Containers: []corev1.Container{{Name: "main", Image: "main"}}},
 	}
+	onNodes("node-1", "node-2", "node-3")(&out)
 	for _, m := range mods {
 		m(&out)
 	}
@@ -134,7 +136,7 @@ func daemonSet(t *testing.T, ns, name string, mods ...func(*appsv1.DaemonSet)) {
 
 func bare(t *testing.T, ns, name, node string, mods ...func(*corev1.PodTemplateSpec)) {
 	t.Helper()
-	tpl := template(name, mods...)
+	tpl := template(name, append([]func(*corev1.PodTemplateSpec){onNodes(node)}, mods...)...)
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: tpl.Labels}, Spec: tpl.Spec}
 	p.Spec.NodeName = node
 	if _, err := cp.Client.CoreV1().Pods(ns).Create(t.Context(), p, metav1.CreateOptions{}); err != nil {
@@ -157,7 +159,8 @@ func budget(t *testing.T, ns, name string, maxUnavailable int32, wantAllowed int
 	})
 }
 
-// node makes a node of the test's own and waits until pods can be placed on it.
+// node makes a node of the test's own and waits until pods can be placed on it. No pods come
+// there but those that onNodes sends.
 func node(t *testing.T, name string) string {
 	t.Helper()
 	if err := cp.Node(t.Context(), name); err != nil {

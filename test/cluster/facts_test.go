@@ -181,7 +181,7 @@ func applied(t *testing.T, ns, name, manager string, edit func(*applyapps.Deploy
 	d := applyapps.Deployment(name, ns).WithSpec(applyapps.DeploymentSpec().WithReplicas(3).
 		WithSelector(applymeta.LabelSelector().WithMatchLabels(map[string]string{"app": name})).
 		WithTemplate(applycore.PodTemplateSpec().WithLabels(map[string]string{"app": name}).
-			WithSpec(applycore.PodSpec().WithContainers(applycore.Container().WithName("main").WithImage("main")))))
+			WithSpec(applycore.PodSpec().WithNodeSelector(map[string]string{corev1.LabelHostname: "node-1"}).WithContainers(applycore.Container().WithName("main").WithImage("main")))))
 	edit(d)
 	if _, err := cp.Client.AppsV1().Deployments(ns).Apply(t.Context(), d, metav1.ApplyOptions{FieldManager: manager}); err != nil {
 		t.Fatal(err)

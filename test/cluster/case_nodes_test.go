@@ -96,7 +96,7 @@ func movedPod(t *testing.T) {
 	budget(t, ns, "db", 0, 0)
 	uncordonNow(t, to)
 	s := start(t, wide...)
-	args := s.Plan("drain", harness.Args{"node": from, "timeout_seconds": 15})
+	args := s.Plan("drain", harness.Args{"node": from, "timeout_seconds": 60})
 	var now *corev1.Pod
 	done := make(chan struct{})
 	go func() {
@@ -222,7 +222,7 @@ func pinnedPods(t *testing.T) {
 		}}
 	})
 	s := start(t, wide...)
-	drain := harness.Args{"node": n, "timeout_seconds": 10}
+	drain := harness.Args{"node": n, "timeout_seconds": 60}
 	harness.Tells(t, s.Must("plan_drain", drain), "1 pod cannot run elsewhere, by node selector, affinity or tolerations: "+ns+"/pin-0",
 		"1 pod cannot run elsewhere, because of the nodes that have their volumes: "+ns+"/db-0")
 	blind := harness.Start(t, cp, harness.Options{Config: accountWithout(t, "persistentvolumes", "list"), Args: wide})

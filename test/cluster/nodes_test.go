@@ -160,7 +160,7 @@ func TestCase_ND_02(t *testing.T) {
 	if unschedulable(t, n) {
 		t.Error("a refused plan cordoned the node")
 	}
-	args := harness.Args{"node": n, "force": true, "delete_emptydir_data": true, "timeout_seconds": 20}
+	args := harness.Args{"node": n, "force": true, "delete_emptydir_data": true, "timeout_seconds": 60}
 	got := s.Must("plan_drain", args)
 	p := harness.Into[planned](t, got)
 	stays := strings.Join(p.Stays, "\n")

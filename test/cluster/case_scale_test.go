@@ -25,10 +25,11 @@ import (
 
 // The cases about scaling that no other file of this tree has.
 
-// impatient are the flags of a server that gives up on a verification soon.
+// impatient starts a server that gives up on a verification, but not before the controllers
+// have said what stands in the way.
 func impatient(t *testing.T) *harness.Server {
 	t.Helper()
-	return start(t, append(slices.Clone(wide), "--verify-timeout", "3s")...)
+	return start(t, append(slices.Clone(wide), "--verify-timeout", "20s")...)
 }
 
 func patch(t *testing.T, ns, name, manager, body string) {
@@ -211,7 +212,7 @@ func volumes(t *testing.T, class string, n int) {
 func TestCase_SC_07(t *testing.T) {
 	t.Parallel()
 	ns := cp.Namespace(t)
-	s := impatient(t)
+	s, hasty := start(t, wide...), start(t, append(slices.Clone(wide), "--verify-timeout", "3s")...) // for what comes to no end
 	deployment(t, ns, "web", 40, func(d *appsv1.Deployment) {
 		d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{MaxSurge: ptr.To(intstr.FromInt32(3)), MaxUnavailable: ptr.To(intstr.FromInt32(2))}
 	})
@@ -228,11 +229,11 @@ func TestCase_SC_07(t *testing.T) {
 	if p.Blast.Pods != 10 {
 		t.Errorf("%d pods, want 10", p.Blast.Pods)
 	}
-	if got := harness.Into[execution](t, s.Do("scale", args.With("replicas", 30))); got.Outcome != plan.Executed {
+	if got := harness.Into[execution](t, hasty.Do("scale", args.With("replicas", 30))); got.Outcome != plan.Executed {
 		t.Errorf("outcome %s", got.Outcome)
 	}
 	awaitSizes(t, ns, 29, 4)
-	if got := harness.Into[execution](t, s.Do("rollout_resume", of(ns, "deployment", "web"))); got.Outcome != plan.Executed {
+	if got := harness.Into[execution](t, hasty.Do("rollout_resume", of(ns, "deployment", "web"))); got.Outcome != plan.Executed {
 		t.Errorf("outcome %s", got.Outcome)
 	}
 	awaitSizes(t, ns, 28, 5)

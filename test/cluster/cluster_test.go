@@ -23,8 +23,12 @@ func TestMain(m *testing.M) {
 	lab.Main(m, lab.Options{Controllers: true, Nodes: 3}, func(l *lab.Lab) { cp = l })
 }
 
-// wide lets a test do what is not its subject.
-var wide = []string{"--max-blast-percent", "100", "--irreversible", "allow", "--writes-per-minute", "1000", "--plans-per-minute", "1000", "--verify-timeout", "20s"}
+// wide lets a test do what is not its subject, and waits for controllers that get little of
+// the machine.
+var wide = []string{
+	"--max-blast-percent", "100", "--irreversible", "allow", "--writes-per-minute", "1000", "--plans-per-minute", "1000",
+	"--verify-timeout", "90s", "--verify-wait", "100s",
+}
 
 func start(t *testing.T, args ...string) *harness.Server {
 	t.Helper()

@@ -195,8 +195,9 @@ func applied(t *testing.T, ns, name, manager string, edit func(*applyapps.Deploy
 
 // TestCase_SC_14: who applies the field is named, with both outcomes of its next apply.
 func TestCase_SC_14(t *testing.T) {
+	t.Parallel()
 	ns := cp.Namespace(t)
-	s := start(t, append(slices.Clone(wide), "--verify-timeout", "3s")...)
+	s := start(t, append(slices.Clone(wide), "--verify-timeout", "15s")...) // less than a verdict is held for
 	web := applied(t, ns, "web", "kustomize-controller", func(*applyapps.DeploymentApplyConfiguration) {})
 	wantPlanned(t, s, "scale", of(ns, "deployment", "web").With("replicas", 5),
 		"kustomize-controller applies spec.replicas: its next apply sets it again, or without force meets a conflict")

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
+	"github.com/kubewrite/kube-write-mcp/pkg/journal"
 	"github.com/kubewrite/kube-write-mcp/pkg/plan"
 	"github.com/kubewrite/kube-write-mcp/test/harness"
 	"github.com/kubewrite/kube-write-mcp/test/lab"
@@ -266,12 +267,22 @@ func TestCase_PO_16(t *testing.T) {
 	t.Parallel()
 	ns := cp.Namespace(t)
 	statefulSet(t, ns, "web", 3)
-	s := start(t, wide...)
 	for action, name := range map[string]string{"delete_pod": "web-1", "evict_pod": "web-2"} {
 		old, err := cp.Client.CoreV1().Pods(ns).Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
+		s := start(t, wide...)
+		// The server gives the next pod a moment to find its node. It looks when it has one.
+		s.Proxy.Before(func(r *harness.Request, _ http.ResponseWriter) bool {
+			if r.Method == http.MethodGet && strings.HasSuffix(r.Path, "/pods/"+name) && eventOf(t, s.State, journal.EventExecute) {
+				lab.Eventually(t, "the next "+name, func() (bool, error) {
+					next, err := cp.Client.CoreV1().Pods(ns).Get(t.Context(), name, metav1.GetOptions{})
+					return err == nil && next.UID != old.UID && next.Spec.NodeName != "", err
+				})
+			}
+			return true
+		})
 		got := s.Do(action, of(ns, "pod", name))
 		x := harness.Into[execution](t, got)
 		if x.Outcome != plan.Executed || x.Current == nil || x.Current.Verdict != plan.Verified {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -21,7 +22,10 @@ import (
 
 // sampler knows from a watch of its own how many pods of a workload are ready.
 type sampler struct {
+	ns, name string
+
 	mu     sync.Mutex
+	live   map[string]string // resourceVersions
 	ready  map[string]bool
 	lowest int
 	gone   error
@@ -31,7 +35,7 @@ type sampler struct {
 // it begins are all known before it returns.
 func sample(t *testing.T, ns, name string) *sampler {
 	t.Helper()
-	s := &sampler{ready: map[string]bool{}}
+	s := &sampler{ns: ns, name: name, live: map[string]string{}, ready: map[string]bool{}}
 	list, err := cp.Client.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{LabelSelector: "app=" + name})
 	if err != nil {
 		t.Fatal(err)
@@ -61,6 +65,9 @@ func (s *sampler) see(e watch.Event) {
 		s.gone = fmt.Errorf("the watch gave %T", e.Object)
 		return
 	}
+	if delete(s.live, p.Name); e.Type != watch.Deleted {
+		s.live[p.Name] = p.ResourceVersion
+	}
 	up := false
 	for _, c := range p.Status.Conditions {
 		up = up || c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
@@ -84,13 +91,18 @@ func (s *sampler) now(t *testing.T) (ready, lowest int) {
 	return ready, lowest
 }
 
-// settled waits until so many are ready, and no moment says otherwise.
+// settled waits until so many are ready, and all is seen that happened before: what the watch
+// is behind with would count for what comes next.
 func (s *sampler) settled(t *testing.T, want int) (lowest int) {
 	t.Helper()
 	lab.Eventually(t, fmt.Sprintf("%d ready pods", want), func() (bool, error) {
+		live := map[string]string{}
+		for _, p := range pods(t, s.ns, s.name) {
+			live[p.Name] = p.ResourceVersion
+		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.ready) == want, s.gone
+		return len(s.ready) == want && maps.Equal(live, s.live), s.gone
 	})
 	_, lowest = s.now(t)
 	return lowest

@@ -322,7 +322,7 @@ func TestVerdicts(t *testing.T) {
 	})
 	t.Run("SC-18 unschedulable", func(t *testing.T) {
 		deployment(t, ns, "nowhere", 0, func(d *appsv1.Deployment) { onNodes("no-such-node")(&d.Spec.Template) })
-		s := start(t, append(wide, "--verify-timeout", "2s")...)
+		s := impatient(t)
 		got := harness.Into[execution](t, s.Do("scale", of(ns, "deployment", "nowhere").With("replicas", 2)))
 		if got.Current.Verdict != plan.Unschedulable || !strings.Contains(got.Current.Reason, "0 of 2 available") {
 			t.Errorf("verification %+v, want unschedulable with 0 of 2", got.Current)

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -184,11 +185,12 @@ func TestRadiusOfCacheEqualsLiveList(t *testing.T) {
 		b.Source = ""
 		return b
 	}
-	source := func() string { return harness.Into[planned](t, s.Must("plan_scale", args)).Blast.Source }
-	cached := radius()
-	if got := source(); !strings.Contains(got, "cache") {
-		t.Fatalf("source is %q, want a cache", got)
-	}
+	var cached plan.Blast
+	lab.Eventually(t, "a radius from the cache", func() (bool, error) {
+		cached = harness.Into[planned](t, s.Must("plan_scale", args)).Blast
+		return strings.Contains(cached.Source, "cache"), errors.New(cached.Source)
+	})
+	cached.Source = ""
 	// Without permission to watch there is nothing but a list, made for this plan.
 	live := harness.Start(t, cp, harness.Options{Config: accountWithout(t, "pods", "watch"), Args: wide})
 	listed := harness.Into[planned](t, live.Must("plan_scale", args)).Blast

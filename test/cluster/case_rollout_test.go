@@ -220,10 +220,7 @@ func TestCase_RO_09(t *testing.T) {
 	if live.Spec.Template.Annotations["kubectl.kubernetes.io/restartedAt"] == "" {
 		t.Error("the annotation did not survive")
 	}
-	lab.Eventually(t, "a controller that has seen it", func() (bool, error) {
-		d, err := cp.Client.AppsV1().Deployments(ns).Get(t.Context(), "web", metav1.GetOptions{})
-		return err == nil && d.Status.ObservedGeneration == d.Generation, err
-	})
+	observed(t, ns, "web")
 	if diff := cmp.Diff([]string{"1", "2"}, revisionsOf(t, ns)); diff != "" {
 		t.Errorf("rollouts (-want +got):\n%s", diff)
 	}
@@ -341,6 +338,15 @@ func TestCase_RO_15(t *testing.T) {
 	}
 }
 
+// observed waits until the controller has seen a Deployment as it is.
+func observed(t *testing.T, ns, name string) {
+	t.Helper()
+	lab.Eventually(t, "a controller that has seen "+name, func() (bool, error) {
+		d, err := cp.Client.AppsV1().Deployments(ns).Get(t.Context(), name, metav1.GetOptions{})
+		return err == nil && d.Status.ObservedGeneration == d.Generation, err
+	})
+}
+
 func generationOf(t *testing.T, ns, name string) int64 {
 	t.Helper()
 	d, err := cp.Client.AppsV1().Deployments(ns).Get(t.Context(), name, metav1.GetOptions{})
@@ -440,6 +446,7 @@ func TestCase_RO_19(t *testing.T) {
 	web := of(ns, "deployment", "web")
 	deployment(t, ns, "web", 3)
 	verified(t, s, "rollout_pause", web)
+	observed(t, ns, "web") // while its status is behind, no pod counts as up to date
 	if p := harness.Into[planned](t, s.Must("plan_rollout_resume", web)); p.Blast.Pods != 0 || !slices.Contains(p.Warnings, "nothing was changed meanwhile: no pod is replaced") {
 		t.Errorf("nothing piled up: %+v", p)
 	}

@@ -31,6 +31,7 @@ type watcher struct {
 
 	mu   sync.Mutex
 	seen map[string][]version // by target, as "deployment namespace/name"
+	made map[string]int       // how many Jobs were made from a target, which may be seen after them
 	lost error                // the watch ended: there is no truth any more
 }
 
@@ -52,7 +53,7 @@ const restartedAt = "kubectl.kubernetes.io/restartedAt"
 // newWatcher watches until the test ends.
 func newWatcher(t *testing.T) *watcher {
 	t.Helper()
-	w := &watcher{client: cp.Client, seen: map[string][]version{}}
+	w := &watcher{client: cp.Client, seen: map[string][]version{}, made: map[string]int{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	c := w.client
@@ -105,8 +106,7 @@ func (w *watcher) add(e apiwatch.Event) {
 	v.gone = v.gone || e.Type == apiwatch.Deleted
 	w.seen[key] = append(w.seen[key], v)
 	if from := madeFrom(e.Object); from != "" && e.Type == apiwatch.Added {
-		all := w.seen[from]
-		w.seen[from] = append(all, version{rv: all[len(all)-1].rv, made: true}, all[len(all)-1])
+		w.made[from]++
 	}
 }
 
@@ -171,6 +171,11 @@ func (w *watcher) versions(t testing.TB, ns, kind, name string) (out []version) 
 		}
 		last := all[len(all)-1]
 		out = append([]version(nil), all...)
+		for range w.made[key] {
+			making := last
+			making.made = true
+			out = append(out, making, last)
+		}
 		if err != nil {
 			return last.gone, nil
 		}

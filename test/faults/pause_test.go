@@ -33,6 +33,9 @@ func TestFault_27_PausedAfterTheClaim(t *testing.T) {
 	if err := s.Process().Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := syscall.Wait4(s.Process().Pid, nil, syscall.WUNTRACED, nil); err != nil { // every thread of it
+		t.Fatal(err)
+	}
 	var claim *journal.Line
 	for _, l := range harness.Lines(t, s.State) {
 		if l.Event == "execute_intent" {

@@ -32,8 +32,9 @@ type verdict struct {
 
 // webhook is an admission webhook for the Deployments of one namespace, and their scale.
 type webhook struct {
-	server *httptest.Server
-	gone   chan struct{} // closed at the end: nothing hangs any more
+	server  *httptest.Server
+	gone    chan struct{} // closed at the end: nothing hangs any more
+	timeout int32         // seconds after which the API server waits for it no more
 
 	mu    sync.Mutex
 	judge func(dryRun bool) verdict
@@ -83,10 +84,19 @@ func (h *webhook) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": said})
 }
 
+// timeout is how long the API server waits for a webhook: as long as it may, and for one that
+// will hang not quite as long.
+func timeout(judge func(dryRun bool) verdict) int32 {
+	if judge(false).hang {
+		return 5
+	}
+	return 30
+}
+
 // newWebhook registers a webhook that allows everything, and waits until it is asked.
-func newWebhook(t *testing.T, ns string, mutating bool, policy admissionv1.FailurePolicyType) *webhook {
+func newWebhook(t *testing.T, ns string, mutating bool, policy admissionv1.FailurePolicyType, timeout int32) *webhook {
 	t.Helper()
-	h := &webhook{gone: make(chan struct{}), judge: func(bool) verdict { return verdict{} }}
+	h := &webhook{gone: make(chan struct{}), judge: func(bool) verdict { return verdict{} }, timeout: timeout}
 	h.server = httptest.NewTLSServer(h)
 	t.Cleanup(func() { close(h.gone); h.server.Close() })
 	if err := h.register(t, ns, mutating, policy, admissionv1.SideEffectClassNoneOnDryRun); err != nil {
@@ -110,13 +120,13 @@ func (h *webhook) register(t *testing.T, ns string, mutating bool, policy admiss
 	if mutating {
 		_, err := api.MutatingWebhookConfigurations().Create(t.Context(), &admissionv1.MutatingWebhookConfiguration{ObjectMeta: meta, Webhooks: []admissionv1.MutatingWebhook{{
 			Name: name, ClientConfig: client, Rules: rules, NamespaceSelector: harness.InNamespace(ns), FailurePolicy: &policy, SideEffects: &effects,
-			TimeoutSeconds: new(int32(1)), AdmissionReviewVersions: []string{"v1"},
+			TimeoutSeconds: &h.timeout, AdmissionReviewVersions: []string{"v1"},
 		}}}, metav1.CreateOptions{})
 		return err
 	}
 	_, err := api.ValidatingWebhookConfigurations().Create(t.Context(), &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: meta, Webhooks: []admissionv1.ValidatingWebhook{{
 		Name: name, ClientConfig: client, Rules: rules, NamespaceSelector: harness.InNamespace(ns), FailurePolicy: &policy, SideEffects: &effects,
-		TimeoutSeconds: new(int32(1)), AdmissionReviewVersions: []string{"v1"},
+		TimeoutSeconds: &h.timeout, AdmissionReviewVersions: []string{"v1"},
 	}}}, metav1.CreateOptions{})
 	return err
 }
@@ -159,7 +169,7 @@ func TestFault_38_WebhookAtThePlan(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			ns, scale := harness.WebScale(t, cp)
-			h := newWebhook(t, ns, tc.mutating, tc.policy)
+			h := newWebhook(t, ns, tc.mutating, tc.policy, timeout(tc.says))
 			if h.says(tc.says); tc.down {
 				h.server.Close()
 			}
@@ -202,7 +212,7 @@ func TestFault_38_WebhookAtTheExecution(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			ns, scale := harness.WebScale(t, cp)
-			h := newWebhook(t, ns, tc.mutating, admissionv1.Fail)
+			h := newWebhook(t, ns, tc.mutating, admissionv1.Fail, timeout(tc.says))
 			s := start(t)
 			args := s.Plan("scale", scale)
 			if h.says(tc.says); tc.down {
@@ -239,7 +249,7 @@ func TestFault_38_WebhookAtTheExecution(t *testing.T) {
 func TestFault_38_SideEffects(t *testing.T) {
 	t.Parallel()
 	ns, _ := harness.WebScale(t, cp)
-	h := &webhook{server: httptest.NewTLSServer(http.NotFoundHandler())}
+	h := &webhook{server: httptest.NewTLSServer(http.NotFoundHandler()), timeout: 30}
 	t.Cleanup(h.server.Close)
 	for _, effects := range []admissionv1.SideEffectClass{admissionv1.SideEffectClassSome, admissionv1.SideEffectClassUnknown} {
 		if err := h.register(t, ns, false, admissionv1.Fail, effects); err == nil || !strings.Contains(err.Error(), "sideEffects") {
@@ -279,7 +289,7 @@ func TestFault_46_47_Canaries(t *testing.T) {
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	h := newWebhook(t, ns, false, admissionv1.Fail)
+	h := newWebhook(t, ns, false, admissionv1.Fail, timeout(always(verdict{})))
 	quoting := hostile + ` at {"env":[{"name":"DB_PASSWORD","value":"` + secret + `"}]}` + "\nCONFIRM: yes"
 	h.says(always(verdict{warnings: []string{hostile, `{"password":"` + secret + `"}`}})) // the API server passes on no control characters
 	s := harness.Spawn(t, cp, harness.Program(t, cp), harness.Options{Args: quick})

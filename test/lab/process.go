@@ -246,8 +246,16 @@ func (l *Lab) tail(name string) error {
 }
 
 // PauseControllers stops the controller manager where it is (SIGSTOP), until
-// ResumeControllers or Stop: nothing observes a change meanwhile.
-func (l *Lab) PauseControllers() error { return l.signalManager(syscall.SIGSTOP) }
+// ResumeControllers or Stop: nothing observes a change meanwhile. It must not be paused
+// already.
+func (l *Lab) PauseControllers() error {
+	if err := l.signalManager(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	// A signal is heeded when the system gets to it; this waits for every thread.
+	_, err := syscall.Wait4(l.processes[0].cmd.Process.Pid, nil, syscall.WUNTRACED, nil)
+	return err
+}
 
 // ResumeControllers lets the controller manager go on.
 func (l *Lab) ResumeControllers() error { return l.signalManager(syscall.SIGCONT) }

@@ -339,7 +339,7 @@ func writes(t *testing.T, ns string) (out []string) {
 func TestWitness(t *testing.T) {
 	ns := cp.Namespace(t)
 	deployment(t, ns, "web")
-	running := serve(t, stdio.Modern, harness.Account(t, cp), false, "--verify-wait", "1s", "--verify-timeout", "1s")
+	running := serve(t, stdio.Modern, harness.Account(t, cp), false, "--verify-timeout", "1s")
 	s := &harness.Server{Client: running.Client, T: t, State: running.state}
 	planned := s.Plan("scale", web(3)(ns))
 	noWrites(t, ns)

@@ -149,7 +149,7 @@ var scenarios = []scenario{
 	},
 	{
 		name: "execute", prose: "A plan is executed once. No controller runs here, so the verdict is not_started. The same call again gives the first result.",
-		flags: []string{"--verify-timeout", "1s", "--verify-wait", "5s"},
+		flags: []string{"--verify-timeout", "1s"},
 		requests: []request{
 			call("plan_scale", scale(3)),
 			call("scale", confirmed(scale(3), "CONFIRM")),
@@ -158,7 +158,7 @@ var scenarios = []scenario{
 	},
 	{
 		name: "changes", prose: "Several calls are one plan with one phrase, made in order. The same call again gives the first result.",
-		flags: []string{"--verify-timeout", "1s", "--verify-wait", "5s"},
+		flags: []string{"--verify-timeout", "1s"},
 		setup: func(t *testing.T, ns string) { deployment(t, ns, "api"); cronJob(t, ns) },
 		requests: []request{
 			call("plan_changes", several()),

@@ -562,7 +562,12 @@ var (
 	uncounted = []string{"TIME", "AGE", "VERSION"}
 )
 
+// lateSync is why a cache is not used that has not synced within 2 s. On a machine that is
+// slow at this moment that says nothing of the product.
+const lateSync = "live list: the cache has not synced yet"
+
 func (n normaliser) apply(s string) string {
+	s = strings.ReplaceAll(s, lateSync, "cache, 2s old")
 	var out strings.Builder
 	at := 0
 	for _, m := range volatile.FindAllStringSubmatchIndex(s, -1) {

@@ -369,6 +369,13 @@ func TestPlanners(t *testing.T) {
 			Steps:    []string{"patch deployment default/web: spec.template: sha256:*; spec.paused: true → false"},
 			Warnings: []string{"nothing was changed meanwhile: no pod is replaced"},
 		}},
+		"resume, not observed": {RolloutResume, web, three(deployment(runs("nginx:3"), paused, func(d *appsv1.Deployment) { d.Generation = 2 })), shown{
+			Sentence: "resume deployment default/web", Kubectl: "kubectl -n default rollout resume deployment/web",
+			Undo:     `plan_rollout_pause {"namespace":"default","deployment":"web"} kubectl -n default rollout pause deployment/web`,
+			Note:     "pods that were replaced meanwhile stay so",
+			Steps:    []string{"patch deployment default/web: spec.template: sha256:*; spec.paused: true → false"},
+			Warnings: []string{"its controller has not seen its last change yet: which pods are updated is not known, and all are counted as replaced"},
+		}},
 		"resume, paused half-way": {RolloutResume, web, three(deployment(runs("nginx:3"), paused, func(d *appsv1.Deployment) { d.Status.Replicas, d.Status.UpdatedReplicas = 4, 1 })), shown{
 			Sentence: "resume deployment default/web", Kubectl: "kubectl -n default rollout resume deployment/web",
 			Undo:     `plan_rollout_pause {"namespace":"default","deployment":"web"} kubectl -n default rollout pause deployment/web`,

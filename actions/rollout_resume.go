@@ -50,6 +50,8 @@ func planRolloutResume(ctx context.Context, s *action.Session, a RolloutResumeAr
 		if len(last) > 0 {
 			s.Warn("released: %s", list(last[0].changes(h.template)))
 		}
+	case !h.seen:
+		s.Warn("its controller has not seen its last change yet: which pods are updated is not known, and all are counted as replaced")
 	case d.Status.UpdatedReplicas < d.Status.Replicas:
 		s.Warn("its rollout goes on: %d of %d pods are updated", d.Status.UpdatedReplicas, d.Status.Replicas)
 	default:

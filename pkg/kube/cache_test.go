@@ -717,7 +717,7 @@ func TestWithoutStreamedState(t *testing.T) {
 
 func TestPaging(t *testing.T) {
 	ns := cp.Namespace(t)
-	const pods = 1200
+	const pods = 2*pageSize + 100
 	var creating sync.WaitGroup
 	for n := range 12 {
 		creating.Go(func() {

@@ -140,6 +140,7 @@ func TestCase_RO_05(t *testing.T) {
 	deployment(t, ns, "web", 3)
 	web := of(ns, "deployment", "web")
 	verified(t, s, "rollout_pause", web)
+	observed(t, ns, "web")
 	if got := s.Must("plan_rollout_resume", web); !strings.Contains(got.Text, "nothing was changed meanwhile") {
 		t.Errorf("nothing piled up: %s", got.Text)
 	}

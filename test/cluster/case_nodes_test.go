@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -147,6 +148,12 @@ func twoNodes(t *testing.T) {
 	for _, n := range []string{one, two} {
 		plans[n] = s.Plan("drain", harness.Args{"node": n, "timeout_seconds": 60})
 	}
+	s.Proxy.Before(func(r *harness.Request, _ http.ResponseWriter) bool {
+		if r.Mutates() && strings.HasSuffix(r.Path, "/eviction") { // or a replacement could come to the node that is drained next
+			lab.Eventually(t, "two cordoned nodes", func() (bool, error) { return unschedulable(t, one) && unschedulable(t, two), nil })
+		}
+		return true
+	})
 	go func() { // until then no replacement gets ready
 		lab.Eventually(t, "an eviction that the budget refuses", func() (bool, error) {
 			return slices.ContainsFunc(s.Proxy.Writes(), func(r harness.Request) bool { return r.Status == 429 }), nil

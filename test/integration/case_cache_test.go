@@ -234,7 +234,14 @@ func TestCase_CL_05(t *testing.T) {
 					expired(w, "more")
 					return false
 				}
-				r.Query = strings.Replace(r.Query, "limit=500", "limit=2", 1)
+				q, err := url.ParseQuery(r.Query)
+				if err != nil {
+					t.Error(err)
+				}
+				if q.Get("limit") > "0" {
+					q.Set("limit", "2")
+				}
+				r.Query = q.Encode()
 				return true
 			})
 			got := s.Must("plan_scale", of(ns, "deployment", "web").With("replicas", 4))

@@ -171,8 +171,10 @@ func TestEveryAction(t *testing.T) {
 			if again := harness.Into[execution](t, s.Must(a.Name, confirmed)); !again.Replayed || len(s.Proxy.Writes()) != effects {
 				t.Errorf("the second call: replayed %t, %d writes more", again.Replayed, len(s.Proxy.Writes())-effects)
 			}
-			for _, r := range s.Proxy.Writes() {
-				if r.Status/100 != 2 && r.Status != 409 { // a 409 for a controller's status write is tried again
+			sent := s.Proxy.Writes()
+			for i, r := range sent {
+				again := slices.ContainsFunc(sent[i+1:], func(next harness.Request) bool { return next.Method == r.Method && next.Path == r.Path })
+				if r.Status/100 != 2 && !(r.Status == 409 && again) { // a controller wrote its status meanwhile
 					t.Errorf("%s %s: %d", r.Method, r.Path, r.Status)
 				}
 			}

@@ -47,13 +47,10 @@ func TestRatesShared(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// Where the machine is slow, one that was claimed may come too late to be sent: it is used
-	// up as well. And one that could not be looked at is refused before it uses anything.
-	used := count["EXECUTED"] + count["FAILED"]
-	if used != limit || used+count["rate_limited"]+count["unreachable"]+count["facts_missing"] != plans || count["rate_limited"] == 0 || count["EXECUTED"] == 0 {
-		t.Errorf("%v, want %d that were executed and the rest rate_limited", count, limit)
+	if count["EXECUTED"] != limit || count["rate_limited"] != plans-limit {
+		t.Errorf("%v, want %d executed and the rest rate_limited", count, limit)
 	}
-	if n := scales(servers...); n < count["EXECUTED"] || n > used {
+	if n := scales(servers...); n != limit {
 		t.Errorf("%d scales were sent", n)
 	}
 }

@@ -233,13 +233,13 @@ type hints struct{ readOnly, destructive, user bool }
 const requiresUser = "anthropic/requiresUserInteraction"
 
 func tool(name, title, doc string, in, out *jsonschema.Schema, h hints) (mcp.Tool, error) {
-	input, err := encode(name, in)
+	input, err := json.Marshal(in)
 	if err != nil {
-		return mcp.Tool{}, err
+		return mcp.Tool{}, fmt.Errorf("schema of %s: %w", name, err)
 	}
-	output, err := encode(name, out)
+	output, err := encodeShared(out)
 	if err != nil {
-		return mcp.Tool{}, err
+		return mcp.Tool{}, fmt.Errorf("output schema of %s: %w", name, err)
 	}
 	var meta *mcp.Meta
 	if h.user {
@@ -253,17 +253,18 @@ func tool(name, title, doc string, in, out *jsonschema.Schema, h hints) (mcp.Too
 	}, nil
 }
 
-// encoded are the schemas, of which many tools share one. That they compile is no question of
-// a start: New of package action lets nothing in that would not, and TestSchemas has the rest.
+// encoded are the output schemas, of which many tools share one. That schemas compile is no
+// question of a start: New of package action lets nothing in that would not, and TestSchemas
+// has the rest.
 var encoded sync.Map // *jsonschema.Schema -> json.RawMessage
 
-func encode(name string, s *jsonschema.Schema) (json.RawMessage, error) {
+func encodeShared(s *jsonschema.Schema) (json.RawMessage, error) {
 	if known, ok := encoded.Load(s); ok {
 		return known.(json.RawMessage), nil
 	}
 	raw, err := json.Marshal(s)
 	if err != nil {
-		return nil, fmt.Errorf("schema of %s: %w", name, err)
+		return nil, err
 	}
 	encoded.Store(s, json.RawMessage(raw))
 	return raw, nil
